@@ -1,0 +1,5 @@
+"""A compiled-core launcher for distributed training."""
+
+from nativelaunch._core import __version__
+
+__all__ = ["__version__"]

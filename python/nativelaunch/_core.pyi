@@ -1,0 +1,138 @@
+"""The compiled half: conversions over the Rust crate `nativelaunch-core`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, final
+
+__version__: str
+
+@final
+class Event:
+    """One thing that happened. `kind`: started exec exited signal stopping swept ended guard-lost."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rank(self) -> int | None: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def time_ns(self) -> int:
+        """CLOCK_MONOTONIC, nanoseconds."""
+    @property
+    def data(self) -> dict[str, object]: ...
+
+@final
+class RankOutcome:
+    """How one rank ended."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def status(self) -> int | None:
+        """Exit status 0..255; None when a signal ended it or nobody knows."""
+    @property
+    def signal(self) -> int | None: ...
+    @property
+    def reason(self) -> Literal["ok", "failed", "signaled", "stopped", "lost", "not-started"]: ...
+    @property
+    def started_ns(self) -> int | None: ...
+    @property
+    def ended_ns(self) -> int | None: ...
+    @property
+    def order(self) -> int | None:
+        """Place in the order of deaths, from 0."""
+
+@final
+class Outcome:
+    """How the job ended."""
+
+    @property
+    def job(self) -> str: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def reason(self) -> Literal["ok", "failed", "signal", "timeout", "stopped", "supervisor-lost"]: ...
+    @property
+    def first_failure(self) -> RankOutcome | None: ...
+    @property
+    def ranks(self) -> tuple[RankOutcome, ...]: ...
+    @property
+    def restarts(self) -> int: ...
+    def report(self) -> str:
+        """The failure report, without the prefix `nativelaunch: `; empty when the job is ok."""
+    def to_json(self) -> str: ...
+
+@final
+class Job:
+    """A running job. Methods release the GIL; waits answer Ctrl-C. In a forked child every method raises."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+    def fileno(self) -> int: ...
+    def next_event(self, timeout: float | None = None) -> Event | None:
+        """The next event; None after `timeout` seconds (0: at once) or when the job has ended."""
+    def wait(self, timeout: float | None = None) -> Outcome | None:
+        """The outcome, or None after `timeout` seconds. Includes the sweep: nothing is left afterwards."""
+    def poll(self) -> Outcome | None: ...
+    def rank(self, rank: int) -> RankOutcome | None:
+        """How this rank (global) ended; None while it lives."""
+    def first_failure(self) -> RankOutcome | None:
+        """The first failure so far."""
+    def signal(self, signum: int, rank: int | None = None) -> None: ...
+    def request_stop(self, grace: float | None = None, reason: Literal["stopped", "timeout"] = "stopped") -> None:
+        """Asks the ranks to end (SIGTERM, then SIGKILL after `grace` seconds; 0: SIGKILL now). Does not wait."""
+
+@final
+class HostWatch:
+    """A native thread for a host that is itself rank 0: it reads the job's events and ends this process if it must.
+
+    When a rank fails, or `end_with` was called: `wake_signal` is sent to the main thread if one was given, and after
+    the grace the process ends by `_exit(status)`. The status also replaces that of a normal interpreter exit.
+    """
+
+    def __new__(cls, job: Job, *, peer_grace: float, wake_signal: int | None = None) -> HostWatch: ...
+    @property
+    def status(self) -> int | None:
+        """The status this process will end with; None while all is well."""
+    def end_with(self, status: int, grace: float) -> None:
+        """As if a rank had failed, but for an outside signal: `_exit(status)` after `grace` seconds."""
+    def close(self) -> None:
+        """Ends and joins the thread; nothing is armed afterwards, the status override stays if a rank failed."""
+
+def start(
+    argv: Sequence[bytes],
+    environ: Mapping[bytes, bytes],
+    *,
+    nproc_per_node: int = 1,
+    nnodes: int = 1,
+    node_rank: int = 0,
+    main_address: str | None = None,
+    main_port: int | None = None,
+    rank_env: Literal["torch", "lightning", "none"] = "torch",
+    cwd: bytes | None = None,
+    stdin: int | Literal["inherit", "null"] = 0,
+    stdout: int | Literal["inherit", "null"] = "inherit",
+    stderr: int | Literal["inherit", "null"] = "inherit",
+    per_rank: Callable[[int], tuple[Sequence[bytes] | None, Mapping[bytes, bytes | None], bytes | None]] | None = None,
+    pass_fds: Sequence[int] = (),
+    grace: float = 30.0,
+    peer_grace: float = 10.0,
+    sweep_grace: float = 2.0,
+    caller_is_rank_zero: bool = False,
+    supervisor: bytes,
+) -> Job:
+    """Starts a job. `per_rank(local_rank)` gives (argv or None, changes of the environment, cwd or None).
+
+    `supervisor` is the path of the `nativelaunch` binary. With `caller_is_rank_zero`, local ranks 1..N-1 are started.
+    Returns when every exec is confirmed.
+
+    Raises:
+        nativelaunch.UsageError: a value is refused; the text names field and value.
+        nativelaunch.SpawnError: a rank or the supervisor cannot start; nothing is left.
+    """
