@@ -6,8 +6,8 @@ by the next plain `maturin build`.
 
 The folder is never named in `[tool.maturin] data`: with it every hook fails in a fresh clone, where it is absent.
 
-Read from the environment: `MATURIN_PEP517_ARGS` (`--target`, `--profile` and `--offline` hold for the binary too) and all that cargo
-reads itself, `CARGO_TARGET_DIR` and `CARGO_BUILD_TARGET` among them.
+Read from the environment: `MATURIN_PEP517_ARGS` (`--target`, `--profile`, `--offline` and `--frozen` hold for the
+binary too) and all that cargo reads itself, `CARGO_TARGET_DIR` and `CARGO_BUILD_TARGET` among them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import gzip
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,7 +30,6 @@ from typing import Any
 
 import maturin
 from maturin import (
-    build_sdist,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
     get_requires_for_build_wheel,
@@ -85,6 +87,27 @@ def build_editable(directory: str, settings: Settings = None, metadata: str | No
         name: str = maturin.build_editable(directory, settings, metadata)
         binary_in(Path(directory, name))
         return name
+
+
+def build_sdist(directory: str, settings: Settings = None) -> str:
+    """Builds the sdist.
+
+    maturin strikes workspace members that the extension does not need, and with them the binary, from Cargo.toml:
+    ours is put back.
+    """
+    name = str(maturin.build_sdist(directory, settings))
+    path = Path(directory, name)
+    manifest = f"{name.removesuffix('.tar.gz')}/Cargo.toml"
+    packed = io.BytesIO()
+    with tarfile.open(path) as old, tarfile.open(fileobj=packed, mode="w") as new:
+        for member in old:
+            content = old.extractfile(member)
+            if member.name == manifest:
+                text = (ROOT / "Cargo.toml").read_bytes()
+                member.size, content = len(text), io.BytesIO(text)
+            new.addfile(member, content)
+    path.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+    return name
 
 
 @contextlib.contextmanager
