@@ -84,7 +84,7 @@ def _recorded(folder: str) -> Iterator[str]:
             continue
         for path in paths:
             parts = path.split("/")
-            # An installer writes scripts relative to the folder, or absolute; the package's own folder has the same name.
+            # Scripts are recorded relative to the folder, or absolute.
             if parts[-1] == _NAME and len(parts) > 1:
                 yield os.path.normpath(os.path.join(folder, path))
 
