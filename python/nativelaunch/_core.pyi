@@ -1,16 +1,17 @@
 """The compiled half: conversions over the Rust crate `nativelaunch-core`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, final
 
 __version__: str
 
 @final
 class Event:
-    """One thing that happened. `kind`: started exec exited signal stopping swept ended guard-lost."""
+    """One thing that happened to a job."""
 
     @property
-    def kind(self) -> str: ...
+    def kind(self) -> str:
+        """One of started, exec, spawn-failed, exited, signal, stopping, swept, guard-lost, ended."""
     @property
     def rank(self) -> int | None: ...
     @property
@@ -19,7 +20,8 @@ class Event:
     def time_ns(self) -> int:
         """CLOCK_MONOTONIC, nanoseconds."""
     @property
-    def data(self) -> dict[str, object]: ...
+    def data(self) -> dict[str, object]:
+        """What else there is to say: exited has status, signal, order; stopping reason; signal signum; swept count."""
 
 @final
 class RankOutcome:
@@ -48,20 +50,25 @@ class RankOutcome:
 
 @final
 class Outcome:
-    """How the job ended."""
+    """How a job ended."""
 
     @property
     def job(self) -> str: ...
     @property
-    def status(self) -> int: ...
+    def status(self) -> int:
+        """The exit status that tells it: 0, that of the first failure, 128+n for a signal, 124 for a time limit."""
     @property
     def reason(self) -> Literal["ok", "failed", "signal", "timeout", "stopped", "supervisor-lost"]: ...
     @property
-    def first_failure(self) -> RankOutcome | None: ...
+    def first_failure(self) -> RankOutcome | None:
+        """The rank that failed first, by the kernel's order."""
     @property
-    def ranks(self) -> tuple[RankOutcome, ...]: ...
+    def ranks(self) -> tuple[RankOutcome, ...]:
+        """By local rank."""
     @property
     def restarts(self) -> int: ...
+    def check(self) -> None:
+        """Raises nativelaunch.WorkerFailed unless every rank ended with 0."""
     def report(self) -> str:
         """The failure report, without the prefix `nativelaunch: `; empty when the job is ok."""
     def to_json(self) -> str: ...
@@ -79,31 +86,49 @@ class Job:
         """The next event; None after `timeout` seconds (0: at once) or when the job has ended."""
     def wait(self, timeout: float | None = None) -> Outcome | None:
         """The outcome, or None after `timeout` seconds. Includes the sweep: nothing is left afterwards."""
+    def wait_rank(self, rank: int, timeout: float | None = None) -> RankOutcome | None:
+        """How this rank (global) ended, or None after `timeout` seconds."""
     def poll(self) -> Outcome | None: ...
     def rank(self, rank: int) -> RankOutcome | None:
         """How this rank (global) ended; None while it lives."""
     def first_failure(self) -> RankOutcome | None:
         """The first failure so far."""
     def signal(self, signum: int, rank: int | None = None) -> None: ...
-    def request_stop(self, grace: float | None = None, reason: Literal["stopped", "timeout"] = "stopped") -> None:
+    def request_stop(
+        self, grace: float | None = None, reason: Literal["stopped", "timeout"] = "stopped"
+    ) -> None:
         """Asks the ranks to end (SIGTERM, then SIGKILL after `grace` seconds; 0: SIGKILL now). Does not wait."""
 
 @final
 class HostWatch:
     """A native thread for a host that is itself rank 0: it reads the job's events and ends this process if it must.
 
-    When a rank fails, or `end_with` was called: `wake_signal` is sent to the main thread if one was given, and after
-    the grace the process ends by `_exit(status)`. The status also replaces that of a normal interpreter exit.
+    When a rank fails, the job ends by a signal to the process group, or `end_with` is called: `set_exit_status` is
+    called, and after the grace the process ends by `_exit(status)`. For a failure, `wake_signal` is sent to the thread
+    that made this object.
     """
 
-    def __new__(cls, job: Job, *, peer_grace: float, wake_signal: int | None = None) -> HostWatch: ...
+    def __new__(
+        cls, job: Job, *, grace: float, peer_grace: float, wake_signal: int | None = None
+    ) -> HostWatch: ...
     @property
     def status(self) -> int | None:
         """The status this process will end with; None while all is well."""
+    def take_wake(self) -> bool:
+        """Whether `wake_signal` was sent since the last call: tells it from the same signal from outside."""
     def end_with(self, status: int, grace: float) -> None:
-        """As if a rank had failed, but for an outside signal: `_exit(status)` after `grace` seconds."""
+        """`_exit(status)` after `grace` seconds: that of a failed rank, if there is one, has the precedence."""
     def close(self) -> None:
-        """Ends and joins the thread; nothing is armed afterwards, the status override stays if a rank failed."""
+        """Ends and joins the thread; nothing is armed afterwards."""
+
+def set_exit_status(status: int | None, report: str = "") -> None:
+    """Replaces the status of a normal exit of this interpreter, after all finalizers, and tells why on stderr.
+
+    None takes it back. `os._exit`, `exec` and death by a signal are not changed; a forked child is not concerned.
+    """
+
+def usable_cpus() -> int:
+    """CPUs that this process may use, by affinity and quota; at least 1."""
 
 def start(
     argv: Sequence[bytes],
@@ -119,7 +144,8 @@ def start(
     stdin: int | Literal["inherit", "null"] = 0,
     stdout: int | Literal["inherit", "null"] = "inherit",
     stderr: int | Literal["inherit", "null"] = "inherit",
-    per_rank: Callable[[int], tuple[Sequence[bytes] | None, Mapping[bytes, bytes | None], bytes | None]] | None = None,
+    per_rank: Sequence[tuple[Sequence[bytes] | None, Mapping[bytes, bytes | None], bytes | None]]
+    | None = None,
     pass_fds: Sequence[int] = (),
     grace: float = 30.0,
     peer_grace: float = 10.0,
@@ -127,10 +153,10 @@ def start(
     caller_is_rank_zero: bool = False,
     supervisor: bytes,
 ) -> Job:
-    """Starts a job. `per_rank(local_rank)` gives (argv or None, changes of the environment, cwd or None).
+    """Starts a job and returns when every exec is confirmed.
 
+    `per_rank` has, for each rank that is started, (argv or None, changes of the environment, cwd or None).
     `supervisor` is the path of the `nativelaunch` binary. With `caller_is_rank_zero`, local ranks 1..N-1 are started.
-    Returns when every exec is confirmed.
 
     Raises:
         nativelaunch.UsageError: a value is refused; the text names field and value.
