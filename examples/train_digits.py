@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -144,7 +144,7 @@ def train(args: argparse.Namespace) -> None:
         torch.manual_seed((args.seed * 10_000 + epoch) * world_size + rank)
         for step, (images, labels) in enumerate(batches):
             optimizer.zero_grad()
-            cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+            cross_entropy(model(images), labels).backward()
             optimizer.step()
             progress.step(epoch, step)
         progress.epoch(epoch, *evaluate(model, held_out))
