@@ -72,7 +72,7 @@ def build_wheel(directory: str, settings: Settings = None, metadata: str | None 
         if asked != ["pypi"]:
             wheel.unlink()
             raise SystemExit(
-                f"the wheel is tagged {name.rsplit('-', 1)[1]}, but `{BINARY}` in it needs glibc 2.{needed}: "
+                f"the wheel is tagged {platform_tag(name)}, but `{BINARY}` in it needs glibc 2.{needed}: "
                 "build in an image with that glibc, or ask for a later tag with --compatibility"
             )
         wheel.unlink()
@@ -180,6 +180,10 @@ def glibc_minor(program: bytes) -> int:
 
 def promised_glibc_minor(wheel: str) -> float:
     """The oldest glibc that a wheel's tag promises to run on; infinity where it promises nothing."""
-    tag = wheel.removesuffix(".whl").rsplit("-", 1)[1]
-    minors = [int(minor) for minor in re.findall(r"manylinux_2_(\d+)_", tag)]
+    minors = [int(minor) for minor in re.findall(r"manylinux_2_(\d+)_", platform_tag(wheel))]
     return min(minors, default=float("inf"))
+
+
+def platform_tag(wheel: str) -> str:
+    """The last part of a wheel's name."""
+    return wheel.removesuffix(".whl").rsplit("-", 1)[1]
