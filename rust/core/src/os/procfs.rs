@@ -1,0 +1,63 @@
+//! The tree of processes, from `/proc`.
+
+use std::fs;
+
+use crate::pid::Pid;
+
+/// Parent and state letter from `/proc/<pid>/stat`; the name in it may hold blanks and parentheses.
+pub(super) fn parent_and_state(pid: Pid) -> Option<(i32, char)> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let text = std::str::from_utf8(&stat[after_name..]).ok()?;
+    let mut fields = text.split_ascii_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((fields.next()?.parse().ok()?, state))
+}
+
+/// Children of a process: of each of its threads.
+fn children(pid: Pid) -> Option<Vec<Pid>> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let list = fs::read_to_string(task.ok()?.path().join("children")).ok()?;
+        found.extend(list.split_ascii_whitespace().filter_map(|pid| Pid::new(pid.parse().ok()?)));
+    }
+    Some(found)
+}
+
+/// Every process with its parent, where the kernel keeps no list of children.
+fn scan() -> Vec<(Pid, i32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| {
+            let pid = Pid::new(entry.ok()?.file_name().to_str()?.parse().ok()?)?;
+            Some((pid, parent_and_state(pid)?.0))
+        })
+        .collect()
+}
+
+/// Living descendants of `root`, each with its parent, parents first.
+pub(crate) fn descendants(root: Pid) -> Vec<(Pid, Pid)> {
+    let listed = children(root).is_some();
+    let table = if listed { Vec::new() } else { scan() };
+    let children_of = |pid: Pid| {
+        if listed {
+            children(pid).unwrap_or_default()
+        } else {
+            table.iter().filter(|(_, parent)| *parent == pid.get()).map(|(child, _)| *child).collect()
+        }
+    };
+    let mut found: Vec<(Pid, Pid)> = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for child in children_of(parent) {
+            if child == root || found.iter().any(|(pid, _)| *pid == child) {
+                continue;
+            }
+            if !matches!(parent_and_state(child), None | Some((_, 'Z' | 'X'))) {
+                found.push((child, parent));
+            }
+            parents.push(child);
+        }
+    }
+    found
+}
