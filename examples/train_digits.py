@@ -69,7 +69,7 @@ def evaluate(model: nn.Module, data: TensorDataset) -> tuple[float, float]:
 
 def write_atomically(path: Path, content: object) -> None:
     """A reader, or a run that is killed right here, finds the old file or the new one, never a part."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f"{path.name}.part")
     with draft.open("wb") as file:
         torch.save(content, file)
         file.flush()
@@ -160,7 +160,8 @@ def train(args: argparse.Namespace) -> None:
             f"final held-out loss {loss:.9f}, accuracy {accuracy:.2%} (ranks {world_size}, seed {args.seed})"
         )
         if args.metrics:
-            metrics = {"loss": loss, "accuracy": accuracy, "epochs": args.epochs, "world_size": world_size}
+            epochs = {"first_epoch": first_epoch, "epochs": args.epochs}
+            metrics = {"loss": loss, "accuracy": accuracy, "world_size": world_size} | epochs
             args.metrics.write_text(json.dumps(metrics) + "\n")
     dist.destroy_process_group()
 
