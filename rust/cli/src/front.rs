@@ -1,0 +1,64 @@
+//! The front: stands between the user and the job, passes signals on, and ends as the job ended.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nativelaunch_core::front::{SignalIntake, die_of, stop_if_controlled, wait_either};
+use nativelaunch_core::{Error, EventKind, Job, Outcome, Plan, Signal};
+
+use crate::console;
+
+/// Starts the plan, stays until nothing of the job is left, and tells how it ended.
+pub(crate) fn run(plan: Plan, signals: &SignalIntake) -> ExitCode {
+    match stand_by(plan, signals) {
+        Ok(Ended::Job { outcome, interrupted }) => {
+            console::say(&outcome.report());
+            if interrupted && outcome.status == Signal::INT.status() {
+                // A shell's loop goes on after exit(130), and stops after a death by SIGINT.
+                die_of(Signal::INT);
+            }
+            ExitCode::from(outcome.status)
+        }
+        Ok(Ended::NotStarted(error)) | Err(error) => console::fail(&error),
+    }
+}
+
+enum Ended {
+    Job { outcome: Box<Outcome>, interrupted: bool },
+    NotStarted(Error),
+}
+
+fn stand_by(plan: Plan, signals: &SignalIntake) -> Result<Ended, Error> {
+    let job = plan.begin()?;
+    let mut interrupted = false;
+    loop {
+        let (signalled, spoken) = wait_either(signals, &job)?;
+        if signalled {
+            while let Some(received) = signals.read() {
+                interrupted |= received.signal == Signal::INT && received.is_from_terminal();
+                job.forward(received)?;
+                if [Signal::TSTP, Signal::TTIN, Signal::TTOU].contains(&received.signal) {
+                    stop_if_controlled();
+                }
+            }
+        }
+        if spoken {
+            if let Some(outcome) = hear(&job)? {
+                let not_started = job.spawn_error().map(Ended::NotStarted);
+                return Ok(not_started.unwrap_or(Ended::Job { outcome: Box::new(outcome), interrupted }));
+            }
+        }
+    }
+}
+
+/// Takes the events that are there; the outcome, if that was the last.
+fn hear(job: &Job) -> Result<Option<Outcome>, Error> {
+    while let Some(event) = job.next_event(Some(Duration::ZERO))? {
+        match event.kind {
+            EventKind::GuardLost => console::say("the guard was killed; the job goes on"),
+            EventKind::Ended => return job.wait(None),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
