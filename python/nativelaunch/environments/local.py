@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import weakref
 
 from typing_extensions import override
 
@@ -22,7 +23,7 @@ class LocalEnvironment(ClusterEnvironment):
     def __init__(self) -> None:
         self._global_rank = 0
         self._world_size = 1
-        self._reservation: socket.socket | None = None
+        self._port: int | None = None
 
     @property
     @override
@@ -40,9 +41,11 @@ class LocalEnvironment(ClusterEnvironment):
         given = os.environ.get("MASTER_PORT")
         if given:
             return _number("MASTER_PORT", given, 1, 65535)
-        if self._reservation is None:
-            self._reservation = reserve_port()
-        return int(self._reservation.getsockname()[1])
+        if self._port is None:
+            reservation = reserve_port()
+            self._port = int(reservation.getsockname()[1])
+            weakref.finalize(self, os.close, reservation.detach())
+        return self._port
 
     @override
     def world_size(self) -> int:

@@ -77,7 +77,8 @@ impl Thread {
 
 /// A copy of a descriptor that a caller knows by its number.
 pub fn duplicate(fd: i32) -> Result<OwnedFd, Error> {
-    super::duplicate(fd).map_err(|_| Error::usage(format!("not an open file descriptor: {fd}")))
+    let closed = || Error::usage(format!("not an open file descriptor: {fd}"));
+    if fd < 0 { Err(closed()) } else { super::duplicate(fd).map_err(|_| closed()) }
 }
 
 /// Writes to standard error, without a buffer. Gives up when nobody reads for a second: the caller has to end.

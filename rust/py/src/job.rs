@@ -1,0 +1,179 @@
+//! The handle of a running job.
+
+use std::process;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use nativelaunch_core::host::Bell;
+use nativelaunch_core::policy::seconds;
+use nativelaunch_core::{self as core, Error, Pid, Reason, Signal};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::errors::{LauncherError, UsageError, exception};
+use crate::outcome::{Event, Outcome, RankOutcome};
+
+/// Between two looks at whether a rank has ended, while somebody waits for just that: the job's descriptor tells of
+/// events, and another thread may have taken this one.
+const RANK_LOOK: Duration = Duration::from_millis(20);
+
+/// A job, and what rings the thread that watches it.
+pub(crate) struct Shared {
+    pub(crate) job: core::Job,
+    pub(crate) grace: Duration,
+    pub(crate) watched: OnceLock<Bell>,
+    owner: u32,
+}
+
+impl Shared {
+    /// To be called after whatever may have taken the keeper's news from the descriptor that the watch waits for.
+    pub(crate) fn ring(&self) {
+        if let Some(bell) = self.watched.get() {
+            bell.ring();
+        }
+    }
+}
+
+#[pyclass(frozen, weakref, module = "nativelaunch._core")]
+pub(crate) struct Job(pub(crate) Arc<Shared>);
+
+#[pymethods]
+impl Job {
+    #[getter]
+    fn id(&self) -> &str {
+        self.0.job.id()
+    }
+
+    #[getter]
+    fn pids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let pids = self.ask(py, |job| Ok(job.pids()))?;
+        PyTuple::new(py, pids.into_iter().map(Pid::get))
+    }
+
+    fn fileno(&self) -> PyResult<i32> {
+        use std::os::fd::{AsFd, AsRawFd};
+        self.check_owner()?;
+        Ok(self.0.job.as_fd().as_raw_fd())
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Event>> {
+        let timeout = limit(timeout)?;
+        let event =
+            self.wait_for(py, |job, interrupted| job.next_event_interruptible(timeout, interrupted))?;
+        Ok(event.map(Event))
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Outcome>> {
+        let timeout = limit(timeout)?;
+        let outcome = self.wait_for(py, |job, interrupted| job.wait_interruptible(timeout, interrupted))?;
+        Ok(outcome.map(Outcome))
+    }
+
+    #[pyo3(signature = (rank, timeout=None))]
+    fn wait_rank(&self, py: Python<'_>, rank: u32, timeout: Option<f64>) -> PyResult<Option<RankOutcome>> {
+        let deadline = limit(timeout)?.map(|timeout| Instant::now() + timeout);
+        loop {
+            if let Some(ended) = self.rank(py, rank)? {
+                return Ok(Some(ended));
+            }
+            let left = deadline.map_or(RANK_LOOK, |at| at.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let look = Some(left.min(RANK_LOOK));
+            let ended = self.wait_for(py, |job, interrupted| job.wait_interruptible(look, interrupted))?;
+            if ended.is_some() {
+                return self.rank(py, rank);
+            }
+        }
+    }
+
+    fn poll(&self, py: Python<'_>) -> PyResult<Option<Outcome>> {
+        Ok(self.ask(py, |job| job.wait(Some(Duration::ZERO)))?.map(Outcome))
+    }
+
+    fn rank(&self, py: Python<'_>, rank: u32) -> PyResult<Option<RankOutcome>> {
+        Ok(self.ask(py, |job| Ok(job.rank(rank)))?.map(RankOutcome))
+    }
+
+    fn first_failure(&self, py: Python<'_>) -> PyResult<Option<RankOutcome>> {
+        Ok(self.ask(py, |job| Ok(job.first_failure()))?.map(RankOutcome))
+    }
+
+    #[pyo3(signature = (signum, rank=None))]
+    fn signal(&self, py: Python<'_>, signum: i32, rank: Option<u32>) -> PyResult<()> {
+        let signal = Signal::new(signum)
+            .ok_or_else(|| UsageError::new_err(format!("signum must be between 1 and 64: {signum}")))?;
+        self.ask(py, |job| job.signal(signal, rank))
+    }
+
+    #[pyo3(signature = (grace=None, reason="stopped"))]
+    fn request_stop(&self, py: Python<'_>, grace: Option<f64>, reason: &str) -> PyResult<()> {
+        let grace = match grace {
+            Some(grace) => seconds("grace", grace).map_err(|error| exception(&error))?,
+            None => self.0.grace,
+        };
+        let reason = match reason {
+            "stopped" => Reason::Stopped,
+            "timeout" => Reason::Timeout,
+            _ => {
+                return Err(UsageError::new_err(format!(
+                    "reason must be \"stopped\" or \"timeout\": {reason:?}"
+                )));
+            }
+        };
+        self.ask(py, |job| job.request_stop(reason, grace))
+    }
+}
+
+impl Job {
+    pub(crate) fn new(job: core::Job, grace: Duration) -> Self {
+        Self(Arc::new(Shared { job, grace, watched: OnceLock::new(), owner: process::id() }))
+    }
+
+    /// Before any lock of the job is touched: in a forked child another thread's lock stays locked for ever.
+    pub(crate) fn check_owner(&self) -> PyResult<()> {
+        if process::id() == self.0.owner {
+            return Ok(());
+        }
+        Err(LauncherError::new_err("this job belongs to the process that started it, not to a fork of it"))
+    }
+
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&core::Job) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        self.check_owner()?;
+        let result = py.detach(|| f(&self.0.job));
+        self.0.ring();
+        result.map_err(|error| exception(&error))
+    }
+
+    /// Waits without the GIL. Python's signal handlers run meanwhile; what one raises ends the wait.
+    fn wait_for<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&core::Job, &mut dyn FnMut() -> bool) -> Result<Option<T>, Error> + Send,
+    ) -> PyResult<Option<T>> {
+        self.check_owner()?;
+        let mut raised = None;
+        let result = py.detach(|| {
+            f(&self.0.job, &mut || {
+                raised = Python::attach(|py| py.check_signals()).err();
+                raised.is_some()
+            })
+        });
+        self.0.ring();
+        match raised {
+            Some(error) => Err(error),
+            None => result.map_err(|error| exception(&error)),
+        }
+    }
+}
+
+fn limit(timeout: Option<f64>) -> PyResult<Option<Duration>> {
+    timeout.map(|timeout| seconds("timeout", timeout)).transpose().map_err(|error| exception(&error))
+}

@@ -1,0 +1,244 @@
+//! For a host that is itself rank 0: a thread that hears of a failure and sees to it that this process ends.
+
+use std::os::fd::AsFd;
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nativelaunch_core::host::{Bell, Thread, spawn_deaf};
+use nativelaunch_core::policy::seconds;
+use nativelaunch_core::{Event, EventKind, Outcome, Reason, Signal};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::errors::{UsageError, exception};
+use crate::exit;
+use crate::job::{Job, Shared};
+use crate::outcome::describe;
+
+/// The ranks end by SIGKILL when this process's time is up: so much later the whole story can be told.
+const STORY_WITHIN: Duration = Duration::from_millis(300);
+
+pub(crate) struct Watch {
+    shared: Arc<Shared>,
+    grace: Duration,
+    peer_grace: Duration,
+    wake: Option<(Thread, Signal)>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    status: Option<u8>,
+    /// The status is that of a rank, or of a lost supervisor.
+    failed: bool,
+    deadline: Option<Instant>,
+    woken: bool,
+    closed: bool,
+    outcome: Option<Outcome>,
+    /// What the latest events told: a signal to all, a rank's failure.
+    signal: Option<Signal>,
+    failure: Option<u8>,
+}
+
+#[pyclass(frozen, module = "nativelaunch._core")]
+pub(crate) struct HostWatch {
+    watch: Arc<Watch>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    process: u32,
+}
+
+#[pymethods]
+impl HostWatch {
+    #[new]
+    #[pyo3(signature = (job, *, grace, peer_grace, wake_signal=None))]
+    fn new(job: &Bound<'_, Job>, grace: f64, peer_grace: f64, wake_signal: Option<i32>) -> PyResult<Self> {
+        let job = job.get();
+        job.check_owner()?;
+        exit::arm()?;
+        let time = |field, value| seconds(field, value).map_err(|error| exception(&error));
+        let bell = Bell::new().map_err(|error| exception(&error))?;
+        if job.0.watched.set(bell).is_err() {
+            return Err(PyRuntimeError::new_err("this job is watched already"));
+        }
+        let wake = wake_signal.map(|number| {
+            let signal = Signal::new(number).ok_or_else(|| {
+                UsageError::new_err(format!("wake_signal must be between 1 and 64: {number}"))
+            })?;
+            Ok::<_, PyErr>((Thread::current(), signal))
+        });
+        let watch = Arc::new(Watch {
+            shared: Arc::clone(&job.0),
+            grace: time("grace", grace)?,
+            peer_grace: time("peer_grace", peer_grace)?,
+            wake: wake.transpose()?,
+            state: Mutex::default(),
+        });
+        let body = Arc::clone(&watch);
+        let thread = spawn_deaf("nl-watch", move || body.run())
+            .map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread: {error}")))?;
+        Ok(Self { watch, thread: Mutex::new(Some(thread)), process: process::id() })
+    }
+
+    #[getter]
+    fn status(&self) -> Option<u8> {
+        self.watch.lock().status
+    }
+
+    fn take_wake(&self) -> bool {
+        std::mem::take(&mut self.watch.lock().woken)
+    }
+
+    fn end_with(&self, status: u8, grace: f64) -> PyResult<()> {
+        let grace = seconds("grace", grace).map_err(|error| exception(&error))?;
+        self.watch.end_with(status, grace);
+        Ok(())
+    }
+
+    fn close(&self, py: Python<'_>) {
+        // A fork has no such thread.
+        if process::id() == self.process {
+            py.detach(|| self.stop());
+        }
+    }
+}
+
+impl HostWatch {
+    fn stop(&self) {
+        self.watch.lock().closed = true;
+        self.watch.shared.ring();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It cannot have panicked without having ended this process's interest in it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for HostWatch {
+    fn drop(&mut self) {
+        // What is armed stays so to the end of the process.
+        if process::id() == self.process && self.watch.lock().status.is_none() {
+            self.stop();
+        }
+    }
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(self: Arc<Self>) {
+        let job = &self.shared.job;
+        loop {
+            while let Ok(Some(event)) = job.next_event(Some(Duration::ZERO)) {
+                self.take(&event);
+            }
+            let ended = self.lock().outcome.is_some();
+            if !ended {
+                if let Ok(Some(outcome)) = job.wait(Some(Duration::ZERO)) {
+                    self.take_outcome(outcome);
+                    continue;
+                }
+            }
+            let deadline = {
+                let state = self.lock();
+                if state.closed {
+                    return;
+                }
+                state.deadline
+            };
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                let status = self.lock().status.unwrap_or(1);
+                exit::end_now(status, &self.report_at_end());
+            }
+            if let Some(bell) = self.shared.watched.get() {
+                bell.wait((!ended).then(|| job.as_fd()), left);
+            }
+        }
+    }
+
+    fn take(self: &Arc<Self>, event: &Event) {
+        match &event.kind {
+            EventKind::Signal(signal) => self.lock().signal = Some(*signal),
+            EventKind::Exited(status, _) if !status.is_success() => {
+                self.lock().failure.get_or_insert(status.shell_status());
+            }
+            EventKind::Stopping(Reason::Failed) => {
+                let status = self.lock().failure.unwrap_or(1);
+                self.fail(status);
+            }
+            // The group was signalled, this process with it: it has to end as well, in its own way if it can.
+            EventKind::Stopping(Reason::Signal) => {
+                let status = self.lock().signal.map_or(1, Signal::status);
+                self.end_with(status, self.grace);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_outcome(self: &Arc<Self>, outcome: Outcome) {
+        let (reason, status) = (outcome.reason, outcome.status);
+        self.lock().outcome = Some(outcome);
+        if matches!(reason, Reason::Failed | Reason::SupervisorLost) {
+            self.fail(status);
+        }
+    }
+
+    /// A rank has failed: wakes the main thread, once, and gives it the peer grace.
+    fn fail(self: &Arc<Self>, status: u8) {
+        {
+            let mut state = self.lock();
+            if state.failed || state.closed {
+                return;
+            }
+            state.failed = true;
+            state.status = Some(status);
+            state.deadline = sooner(state.deadline, self.peer_grace);
+            state.woken = self.wake.is_some();
+        }
+        exit::end_as(self, status);
+        if let Some((thread, signal)) = self.wake {
+            thread.signal(signal);
+        }
+    }
+
+    fn end_with(self: &Arc<Self>, status: u8, grace: Duration) {
+        {
+            let mut state = self.lock();
+            if state.closed {
+                return;
+            }
+            state.deadline = sooner(state.deadline, grace);
+            if state.failed {
+                return self.shared.ring();
+            }
+            state.status = Some(status);
+        }
+        exit::end_as(self, status);
+        self.shared.ring();
+    }
+
+    /// What to tell last. Waits for the story of the other ranks, as long as this process may live.
+    pub(crate) fn report_at_end(&self) -> String {
+        let (deadline, outcome) = {
+            let state = self.lock();
+            (state.deadline, state.outcome.clone())
+        };
+        let left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
+        let outcome = outcome.or_else(|| self.shared.job.wait(Some(left + STORY_WITHIN)).ok().flatten());
+        match (outcome, self.shared.job.first_failure()) {
+            (Some(outcome), _) => outcome.report(),
+            (None, Some(failure)) => describe(&failure),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+fn sooner(deadline: Option<Instant>, grace: Duration) -> Option<Instant> {
+    let at = Instant::now() + grace;
+    Some(deadline.map_or(at, |earlier| earlier.min(at)))
+}
