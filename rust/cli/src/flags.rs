@@ -161,8 +161,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Error> {
 }
 
 fn unknown(long: &str) -> Error {
-    let hint = suggest::hint(long, FLAGS.iter().flat_map(|flag| [flag.long].into_iter().chain(flag.alias)));
-    Error::usage(format!("unknown option \"--{long}\"{hint}; see nativelaunch --help"))
+    let typed = format!("--{long}");
+    let names = FLAGS.iter().flat_map(|flag| [flag.long].into_iter().chain(flag.alias));
+    let names: Vec<String> = names.map(|name| format!("--{name}")).collect();
+    let hint = suggest::hint(&typed, names.iter().map(String::as_str));
+    Error::usage(format!("unknown option {typed:?}{hint}; see nativelaunch --help"))
 }
 
 fn count(name: &str, value: &OsStr) -> Result<u32, Error> {
@@ -260,7 +263,7 @@ mod tests {
             (&["--module=1", "s"], "--module takes no value: \"1\""),
             (
                 &["--garce", "1", "s"],
-                "unknown option \"--garce\" (did you mean \"grace\"?); see nativelaunch --help",
+                "unknown option \"--garce\" (did you mean \"--grace\"?); see nativelaunch --help",
             ),
             (&["-x", "s"], "unknown option \"-x\"; see nativelaunch --help"),
             (&["-m", "--no-python", "s"], "--module and --no-python exclude each other"),

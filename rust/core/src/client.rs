@@ -255,8 +255,9 @@ impl Job {
             {
                 let mut state = self.lock();
                 self.pump(&mut state);
-                if let Some(error) = &state.error {
-                    return Err(error.clone());
+                if let Some(error) = state.error.clone() {
+                    self.settle(&mut state);
+                    return Err(error);
                 }
                 if state.outcome.is_some() {
                     self.settle(&mut state);
@@ -501,28 +502,25 @@ fn candidates(worker: &Worker, path: Option<&OsStr>) -> Vec<PathBuf> {
 }
 
 fn spawn_error(rank: u32, stage: Stage, errno: i32, worker: Option<&Worker>, path: Option<&OsStr>) -> Error {
-    let mut text = format!("cannot start rank {rank}: {}", stage.name());
-    let program = worker.and_then(|worker| worker.argv.first());
-    match (stage, worker, program) {
-        (Stage::Exec, Some(worker), Some(program)) => {
-            text.push_str(&format!(" {program:?}: {}", describe(errno)));
-            if errno == libc::ENOENT {
-                if let Some(line) = candidates(worker, path).iter().find_map(|file| first_line(file)) {
-                    text.push_str(&format!(
-                        " (its first line names an interpreter that is missing: {line:?})"
-                    ));
-                }
-            }
+    let why = describe(errno);
+    let what = match (stage, worker) {
+        (Stage::Exec, Some(worker)) => {
+            let program = worker.argv.first().map(OsString::as_os_str).unwrap_or_default();
+            let line = (errno == libc::ENOENT)
+                .then(|| candidates(worker, path).iter().find_map(|file| first_line(file)))
+                .flatten()
+                .map(|line| format!(" (its first line names an interpreter that is missing: {line:?})"));
+            format!("exec {program:?}: {why}{}", line.unwrap_or_default())
         }
-        (Stage::Chdir, Some(Worker { cwd: Some(cwd), .. }), _) => {
-            text.push_str(&format!(" {cwd:?}: {}", describe(errno)));
+        (Stage::Chdir, Some(Worker { cwd: Some(cwd), .. })) => format!("chdir {cwd:?}: {why}"),
+        (Stage::Fork, _) if errno == libc::EAGAIN => {
+            let limit = os::process_limit()
+                .map(|limit| format!(" (this user may have {limit} processes: ulimit -u)"));
+            format!("fork: {why}{}", limit.unwrap_or_default())
         }
-        _ => text.push_str(&format!(": {}", describe(errno))),
-    }
-    if let (Stage::Fork, libc::EAGAIN, Some(limit)) = (stage, errno, os::process_limit()) {
-        text.push_str(&format!(" (this user may have {limit} processes: ulimit -u)"));
-    }
-    Error::spawn(rank, stage, errno, text)
+        _ => format!("{}: {why}", stage.name()),
+    };
+    Error::spawn(rank, stage, errno, format!("cannot start rank {rank}: {what}"))
 }
 
 /// The first line of a script, `#!...`.

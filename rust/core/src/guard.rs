@@ -2,7 +2,6 @@
 //! that one left; it speaks no protocol.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::os::{self, ForkSide, Poller, SignalReader};
@@ -78,7 +77,7 @@ impl Prepared {
         let keeper = match os::fork().map_err(|errno| fail("cannot fork the keeper", errno))? {
             ForkSide::Child => {
                 drop(go);
-                let status = match keeper::run(plan, socket, client, own, ready) {
+                let status = match keeper::run(plan, socket, client, own, &ready) {
                     Ok(()) => 0,
                     Err(_) => 1,
                 };
@@ -90,7 +89,7 @@ impl Prepared {
         drop((plan, socket, ready));
         os::start_session().map_err(|errno| fail("cannot start a session", errno))?;
         os::leave_streams();
-        os::release(go);
+        os::release(&go);
         watch(own, keeper, &client).map_err(|errno| fail("the guard cannot watch", errno))
     }
 }
@@ -141,7 +140,7 @@ fn end_descendants(own: Pid, children: &SignalReader) -> Result<(), rustix::io::
     let give_up = kill_at + UNKILLABLE_AFTER;
     loop {
         let now = os::monotonic();
-        let timeout: Duration = if now < kill_at { kill_at - now } else { KILL_ROUND };
+        let timeout = if now < kill_at { kill_at.saturating_sub(now) } else { KILL_ROUND };
         poller.wait(Some(timeout))?;
         while poller.next().is_some() {}
         while children.read().is_some() {}

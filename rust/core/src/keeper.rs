@@ -47,7 +47,7 @@ pub(crate) fn run(
     socket: OwnedFd,
     client: OwnedFd,
     guard: Pid,
-    ready: OwnedFd,
+    ready: &OwnedFd,
 ) -> Result<(), Error> {
     os::name_process(c"nl-keeper");
     let fail = |errno| Error::os("the keeper cannot start", errno).with_kind(ErrorKind::Supervisor);
@@ -154,7 +154,7 @@ impl Keeper {
             // First of all, so that a signal to the group is known before a death by it, or the client's word of it.
             let child_news = self.read_signals();
             while let Some(token) = self.poller.next() {
-                self.ready(token)?;
+                self.ready(token);
             }
             if child_news || again || self.job.is_sweeping() {
                 again = self.reap_adopted();
@@ -192,7 +192,7 @@ impl Keeper {
         }
     }
 
-    fn ready(&mut self, token: Token) -> Result<(), Errno> {
+    fn ready(&mut self, token: Token) {
         match token {
             SOCKET => {
                 self.flush();
@@ -220,7 +220,6 @@ impl Keeper {
                 }
             }
         }
-        Ok(())
     }
 
     /// Whether the program runs, as the status pipe tells.

@@ -22,7 +22,7 @@ mod event;
 pub mod guard;
 mod job;
 mod keeper;
-#[allow(unsafe_code)]
+#[allow(unsafe_code, clippy::disallowed_methods)]
 mod os;
 mod outcome;
 mod pid;

@@ -187,10 +187,12 @@ impl Outcome {
                     lines.push(self.describe_failure(first));
                 }
             }
-            Reason::Signal => lines.push(match self.signal {
-                Some(signal) => format!("ended by {signal}"),
-                None => "ended by a signal".to_owned(),
-            }),
+            Reason::Signal => {
+                let signal = self.signal.map_or_else(|| "a signal".to_owned(), |signal| signal.to_string());
+                lines.push(format!("ended by {signal}"));
+                // A rank chose a status of its own, which is now the job's.
+                lines.extend(self.first_failure().map(|first| self.describe_failure(first)));
+            }
             Reason::Timeout => lines.push("ended: the time limit passed".to_owned()),
             Reason::Stopped => lines.push("stopped".to_owned()),
             Reason::SupervisorLost => lines.push(

@@ -18,7 +18,7 @@ pub(crate) const MAX_PAYLOAD: usize = 1 << 20;
 const HEADER: usize = 8;
 
 /// What the client says.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Request {
     /// A signal for all workers or one; where it came from tells copies of a group's signal apart.
     Signal { signal: Signal, code: i32, sender: i32, rank: Option<u32> },
@@ -51,9 +51,11 @@ const START_FAILED: u16 = 20;
 
 /// [`Reply::StartFailed`] as a frame, made without allocation: the sender is between fork and exec.
 pub(crate) fn start_failure(errno: i32) -> [u8; HEADER + 4] {
-    let [a, b, c, d] = errno.to_le_bytes();
-    let [k, l] = START_FAILED.to_le_bytes();
-    [4, 0, 0, 0, k, l, 0, 0, a, b, c, d]
+    let mut frame = [0; HEADER + 4];
+    frame[0] = 4;
+    frame[4..6].copy_from_slice(&START_FAILED.to_le_bytes());
+    frame[HEADER..].copy_from_slice(&errno.to_le_bytes());
+    frame
 }
 
 /// The other side sent something else than agreed.

@@ -104,14 +104,14 @@ pub(crate) fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 /// Lets the process that waits at the other end of the pipe go on.
-pub(crate) fn release(end: OwnedFd) {
-    let _ = rustix::io::write(&end, &[1]);
+pub(crate) fn release(end: &OwnedFd) {
+    let _ = rustix::io::write(end, &[1]);
 }
 
 /// Waits for [`release`]; false if the other side ended without it.
-pub(crate) fn wait_release(end: OwnedFd) -> bool {
+pub(crate) fn wait_release(end: &OwnedFd) -> bool {
     loop {
-        match rustix::io::read(&end, &mut [0u8; 1]) {
+        match rustix::io::read(end, &mut [0u8; 1]) {
             Ok(count) => return count == 1,
             Err(Errno::INTR) => {}
             Err(_) => return false,

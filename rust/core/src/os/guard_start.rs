@@ -72,13 +72,10 @@ pub(crate) fn start_guard(file: &Path, fds: &[BorrowedFd<'_>]) -> Result<(), Err
         if unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } >= 0 {
             break;
         }
-        match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR) => {}
+        if std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
             // Another thread of the host waits with __WALL; the socket tells what came of it.
-            _ => {
-                status = 0;
-                break;
-            }
+            status = 0;
+            break;
         }
     }
     drop(masked);

@@ -101,10 +101,9 @@ impl Spawned {
         let mut bytes = [0u8; 8];
         match rustix::io::read(status, &mut bytes) {
             Ok(8) => {
-                let [a, b, c, d, e, f, g, h] = bytes;
-                let stage = usize::from(u16::from_ne_bytes([a, b])).min(Stage::ALL.len() - 1);
-                let _ = (c, d);
-                Some(Err((Stage::ALL[stage], i32::from_ne_bytes([e, f, g, h]))))
+                let [stage, _, _, _, errno @ ..] = bytes;
+                let stage = Stage::ALL.get(usize::from(stage)).copied().unwrap_or(Stage::Exec);
+                Some(Err((stage, i32::from_ne_bytes(errno))))
             }
             Err(Errno::AGAIN | Errno::INTR) => None,
             // The end, or a process that was killed before it could say anything: its pidfd tells.
@@ -167,15 +166,10 @@ fn fork_with_pidfd(child: impl FnOnce()) -> Result<(Pid, OwnedFd), Errno> {
 unsafe fn become_program(image: &Image, keeper: Pid, status: RawFd) {
     // SAFETY: see above; every pointer is into `image`, which the child's copy of memory holds.
     unsafe {
-        let failed = |stage: u16| {
-            let errno = *libc::__errno_location();
-            let mut message = [0u8; 8];
-            let [a, b] = stage.to_ne_bytes();
-            message[0] = a;
-            message[1] = b;
-            let [e, f, g, h] = errno.to_ne_bytes();
-            (message[4], message[5], message[6], message[7]) = (e, f, g, h);
-            libc::write(status, message.as_ptr().cast(), 8);
+        let failed = |stage: u8| {
+            let mut message = [stage, 0, 0, 0, 0, 0, 0, 0];
+            message[4..].copy_from_slice(&(*libc::__errno_location()).to_ne_bytes());
+            libc::write(status, message.as_ptr().cast(), message.len());
         };
         // The keeper may have died before the death signal was armed.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
