@@ -82,6 +82,8 @@ struct Keeper {
     signals: SignalReader,
     /// Signals this process got itself, to be told from those that the client forwards.
     held: Vec<(SignalInfo, Duration)>,
+    /// A child stopped, or ended: to be looked at.
+    child_news: bool,
     poller: Poller,
     job: JobState,
     actions: VecDeque<Action>,
@@ -105,7 +107,11 @@ impl Keeper {
         let null = os::duplicate_above(os::open_null()?, floor)?;
         let guard_fd = os::open_pidfd(guard.get())?;
         let own_fd = os::open_pidfd(own.get())?;
-        let signals = SignalReader::new(|signal| signal != Signal::KILL && signal != Signal::STOP)?;
+        // Those ignored from the start (`nohup`) reach neither the workers, which ignore them too, nor the front: they
+        // explain no death.
+        let signals = SignalReader::new(|signal| {
+            ![Signal::KILL, Signal::STOP].contains(&signal) && !os::is_ignored(signal)
+        })?;
         let poller = Poller::new()?;
         if let Some(socket) = socket {
             poller.watch(socket, SOCKET)?;
@@ -130,6 +136,7 @@ impl Keeper {
             outbox: VecDeque::new(),
             signals,
             held: Vec::new(),
+            child_news: false,
             poller,
             job,
             actions: VecDeque::new(),
@@ -152,11 +159,11 @@ impl Keeper {
             };
             self.poller.wait(timeout)?;
             // First of all, so that a signal to the group is known before a death by it, or the client's word of it.
-            let child_news = self.read_signals();
+            self.read_signals();
             while let Some(token) = self.poller.next() {
                 self.ready(token);
             }
-            if child_news || again || self.job.is_sweeping() {
+            if std::mem::take(&mut self.child_news) || again || self.job.is_sweeping() {
                 again = self.reap_adopted();
             }
             if self.job.deadline().is_some_and(|at| at <= os::monotonic()) {
@@ -243,22 +250,23 @@ impl Keeper {
         self.feed(Input::Reaped(slot, status));
     }
 
-    /// Notes signals to this process and stops of workers; says whether there is news of children.
-    fn read_signals(&mut self) -> bool {
-        let mut child_news = false;
+    /// Notes signals to this process, and stops of workers.
+    fn read_signals(&mut self) {
+        let mut stops = false;
         let now = os::monotonic();
+        self.held.retain(|(_, at)| now.saturating_sub(*at) <= GROUP_SIGNAL_WINDOW);
         while let Some(info) = self.signals.read() {
             if info.signal == Signal::CHLD {
-                child_news = true;
+                stops = true;
                 continue;
             }
-            self.held.retain(|(_, at)| now.saturating_sub(*at) <= GROUP_SIGNAL_WINDOW);
             self.held.push((info, now));
             if info.signal.is_terminating() {
                 self.feed(Input::GroupSignal(info.signal));
             }
         }
-        if child_news {
+        if stops {
+            self.child_news = true;
             while let Some((pid, stopped)) = os::take_stop() {
                 let of = |process: &Option<Process>| process.as_ref().is_some_and(|p| p.pid == pid);
                 if let Some(slot) = self.processes.iter().position(of) {
@@ -266,7 +274,6 @@ impl Keeper {
                 }
             }
         }
-        child_news
     }
 
     /// Reaps adopted descendants. True if a worker has ended whose pidfd is still to be read: in the order of deaths.
@@ -295,19 +302,18 @@ impl Keeper {
                 return Ok(());
             }
         };
-        // A signal to the group may have come just before the process was in it. Its copy below does no harm: the new
-        // process has signals blocked, and two of a kind pending are one.
-        while let Some(info) = self.signals.read() {
-            if info.signal.is_terminating() {
-                let _ = os::send_signal(&pidfd, info.signal);
-                self.held.push((info, os::monotonic()));
-                self.feed(Input::GroupSignal(info.signal));
-            }
-        }
         self.poller.watch(&pidfd, pidfd_token(slot))?;
         self.poller.watch(&status, status_token(slot))?;
         self.processes[slot] = Some(Process { pid, pidfd, status: Some(status) });
         self.feed(Input::Forked(slot, pid));
+        // A signal to the group may have come before the process was in it, while the client's word of it is still to
+        // come. A copy does no harm: the new process has signals blocked, and two of a kind pending are one.
+        self.read_signals();
+        if let Some(process) = &self.processes[slot] {
+            for (info, _) in self.held.iter().filter(|(info, _)| info.signal.is_terminating()) {
+                let _ = os::send_signal(&process.pidfd, info.signal);
+            }
+        }
         Ok(())
     }
 
@@ -351,8 +357,14 @@ impl Keeper {
         match request {
             Request::Signal { signal, code, sender, rank: None } => {
                 self.read_signals();
-                let copy = |(info, _): &(SignalInfo, Duration)| {
+                // A host passes on what a handler saw, and does not know who sent it.
+                let is_unknown = (code, sender) == (0, 0) && signal.is_terminating();
+                let now = os::monotonic();
+                let copy = |(info, at): &(SignalInfo, Duration)| {
                     (info.signal, info.code, info.sender) == (signal, code, sender)
+                        || is_unknown
+                            && info.signal == signal
+                            && now.saturating_sub(*at) <= GROUP_SIGNAL_WINDOW
                 };
                 let held = self.held.iter().position(copy);
                 if let Some(index) = held {
