@@ -21,7 +21,7 @@ pub(crate) use process::{
     set_subreaper, signal_child_of, start_session, take_stop, unix_time,
 };
 pub(crate) use procfs::descendants;
-pub(crate) use signals::{Masked, SignalInfo, SignalReader};
+pub(crate) use signals::{Masked, SignalInfo, SignalReader, is_ignored};
 pub(crate) use socket::{pair, receive, send, send_all, send_with_fds, shut_down};
 pub(crate) use spawn::{Image, Spawned, search, spawn};
 

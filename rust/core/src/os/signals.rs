@@ -65,7 +65,7 @@ fn empty_set() -> libc::sigset_t {
 }
 
 /// Whether this process ignores the signal.
-pub(super) fn is_ignored(signal: Signal) -> bool {
+pub(crate) fn is_ignored(signal: Signal) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a null new action only asks; the old one is written before success is returned.
     unsafe {
