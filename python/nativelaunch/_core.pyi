@@ -3,6 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, final
 
+__all__ = [
+    "Event",
+    "HostWatch",
+    "Job",
+    "Outcome",
+    "RankOutcome",
+    "__version__",
+    "set_exit_status",
+    "start",
+    "usable_cpus",
+]
+
 __version__: str
 
 @final
@@ -141,12 +153,12 @@ def start(
     main_port: int | None = None,
     rank_env: Literal["torch", "lightning", "none"] = "torch",
     cwd: bytes | None = None,
-    stdin: int | Literal["inherit", "null"] = 0,
-    stdout: int | Literal["inherit", "null"] = "inherit",
-    stderr: int | Literal["inherit", "null"] = "inherit",
+    stdin: int | Literal["inherit", "null"],
+    stdout: int | Literal["inherit", "null"],
+    stderr: int | Literal["inherit", "null"],
     per_rank: Sequence[tuple[Sequence[bytes] | None, Mapping[bytes, bytes | None], bytes | None]]
     | None = None,
-    pass_fds: Sequence[int] = (),
+    pass_fds: Sequence[int],
     grace: float = 30.0,
     peer_grace: float = 10.0,
     sweep_grace: float = 2.0,

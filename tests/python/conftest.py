@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.python.processes import TOKEN, alive, descriptors, command_of, until
+from tests.python.processes import TOKEN, alive, command_of, descriptors, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -43,11 +43,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"env": {"A": "b\0"}}, "env['A'] must not contain a NUL byte: 'b\\x00'"),
     ({"env": {"A": 1}}, "env['A'] must be str, bytes or a path: 1"),
     ({"env": ["A=1"]}, "env must be a mapping of names to values: ['A=1']"),
-    ({"rank_env": "slurm"}, "rank_env must be one of \"torch\", \"lightning\", \"none\": 'slurm'"),
+    ({"rank_env": "slurm"}, 'rank_env must be one of "torch", "lightning", "none": \'slurm\''),
     ({"cwd": ""}, "cwd must not be empty: ''"),
     ({"cwd": "/nowhere/at/all"}, 'cwd cannot be entered: "/nowhere/at/all": no such file or directory'),
     ({"stdin": 1}, "stdin must be at most 0: 1"),
-    ({"stdin": "all"}, "stdin must be a local rank, \"inherit\" or \"null\": 'all'"),
+    ({"stdin": "all"}, 'stdin must be a local rank, "inherit" or "null": \'all\''),
     ({"stdin": True}, "stdin must be a whole number: True"),
     ({"stdout": "lines"}, 'stdout must be "inherit", "null" or a file descriptor: '),
     ({"stdout": CLOSED}, f"stdout must be an open file descriptor: {CLOSED}"),
@@ -64,7 +64,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"sweep_grace": True}, "sweep_grace must be a number of seconds: True"),
     ({"timeout": -1}, "timeout must be a number of seconds of at least 0: -1"),
     ({"per_rank": lambda rank: None}, "per_rank(0) must return RankOptions: None"),
-    ({"per_rank": lambda rank: RankOptions(env={"A": "\0"})}, "per_rank(0).env['A'] must not contain a NUL byte"),
+    (
+        {"per_rank": lambda rank: RankOptions(env={"A": "\0"})},
+        "per_rank(0).env['A'] must not contain a NUL byte",
+    ),
     ({"per_rank": lambda rank: RankOptions(cwd="")}, "per_rank(0).cwd must not be empty: ''"),
 ]
 
@@ -88,7 +91,8 @@ def test_an_exception_of_per_rank_is_the_callers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "errno_name"), [("/nowhere/program", "ENOENT"), ("/", "EACCES"), ("no-such-program-anywhere", "ENOENT")]
+    ("command", "errno_name"),
+    [("/nowhere/program", "ENOENT"), ("/", "EACCES"), ("no-such-program-anywhere", "ENOENT")],
 )
 def test_a_program_that_cannot_start_names_rank_stage_and_errno(command: str, errno_name: str) -> None:
     import errno

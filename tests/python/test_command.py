@@ -33,7 +33,10 @@ PROGRAM = textwrap.dedent("""
     ("line", "want"),
     [
         ("python s.py a -m b", Program((), "script", "s.py", ("a", "-m", "b"))),
-        ("python -O -X dev -W error -u s.py", Program(("-O", "-Xdev", "-Werror", "-u"), "script", "s.py", ())),
+        (
+            "python -O -X dev -W error -u s.py",
+            Program(("-O", "-Xdev", "-Werror", "-u"), "script", "s.py", ()),
+        ),
         ("python -Xdev -OO s.py", Program(("-Xdev", "-OO"), "script", "s.py", ())),
         ("python -uOm pkg.mod -x", Program(("-uO",), "module", "pkg.mod", ("-x",))),
         ("python -mpkg a", Program((), "module", "pkg", ("a",))),

@@ -71,9 +71,13 @@ def test_nodes_that_cannot_find_each_other_are_refused(monkeypatch: pytest.Monke
         LocalEnvironment().validate_settings(num_devices=1, num_nodes=2)
 
 
-@pytest.mark.parametrize(("name", "value"), [("MASTER_PORT", "x"), ("MASTER_PORT", "65536"), ("LOCAL_RANK", "-1")])
-def test_a_variable_that_is_no_number_is_named(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("MASTER_PORT", "x"), ("MASTER_PORT", "65536"), ("LOCAL_RANK", "-1")]
+)
+def test_a_variable_that_is_no_number_is_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, value)
     environment = LocalEnvironment()
     with pytest.raises(ClusterError, match=f"{name} must be a whole number .*: '{value}'"):
-        environment.main_port if name == "MASTER_PORT" else environment.local_rank()  # noqa: B018
+        environment.main_port if name == "MASTER_PORT" else environment.local_rank()

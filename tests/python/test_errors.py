@@ -27,7 +27,12 @@ def test_each_error_is_ours_and_a_builtin(kind: type[Exception], base: type[Exce
 
 def test_spawn_error_has_rank_stage_and_errno() -> None:
     error = SpawnError(errno.ENOENT, "cannot start rank 2", rank=2, stage="exec")
-    assert (error.errno, error.rank, error.stage, str(error)) == (errno.ENOENT, 2, "exec", "cannot start rank 2")
+    assert (error.errno, error.rank, error.stage, str(error)) == (
+        errno.ENOENT,
+        2,
+        "exec",
+        "cannot start rank 2",
+    )
 
 
 @pytest.mark.parametrize(

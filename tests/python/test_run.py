@@ -8,11 +8,13 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nativelaunch
 from nativelaunch import RankOptions, WorkerFailed, run
+from nativelaunch.arguments import Text
 from tests.python.processes import STUBBORN
 
 
@@ -29,7 +31,9 @@ def test_status_is_the_ranks_own(status: int) -> None:
     assert (rank.status, rank.signal, rank.reason) == (status, None, outcome.reason)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGUSR1, 35])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGABRT, signal.SIGUSR1, 35]
+)
 def test_status_of_a_signal_is_128_and_its_number(signum: int) -> None:
     outcome = run(python(f"import os; os.kill(os.getpid(), {int(signum)})"))
     assert (outcome.status, outcome.reason) == (128 + signum, "failed")
@@ -106,8 +110,8 @@ with open({str(folder)!r} + "/" + place, "w") as f:
     return [sys.executable, "-c", code]
 
 
-def told(folder: Path, place: str = "0") -> dict[str, dict[str, str]]:
-    result: dict[str, dict[str, str]] = json.loads((folder / place).read_text())
+def told(folder: Path, place: str = "0") -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((folder / place).read_text())
     return result
 
 
@@ -115,7 +119,13 @@ def test_torch_variables(tmp_path: Path) -> None:
     run(dump(tmp_path), nproc_per_node=2, stdin="null", env={"OMP_NUM_THREADS": None}).check()
     for rank in ("0", "1"):
         environ = told(tmp_path, rank)["environ"]
-        want = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+        want = {
+            "RANK": rank,
+            "LOCAL_RANK": rank,
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "NODE_RANK": "0",
+        }
         assert want.items() <= environ.items()
         assert environ["MASTER_ADDR"] == "127.0.0.1"
         assert environ["NATIVELAUNCH"] == "1"
@@ -151,13 +161,19 @@ def test_a_node_of_several(tmp_path: Path) -> None:
         stdin="null",
     ).check()
     environ = told(tmp_path, "1")["environ"]
-    want = {"RANK": "3", "WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "2950", "GROUP_RANK": "1"}
+    want = {
+        "RANK": "3",
+        "WORLD_SIZE": "6",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "2950",
+        "GROUP_RANK": "1",
+    }
     assert want.items() <= environ.items()
 
 
 def test_bytes_pass_unchanged(tmp_path: Path) -> None:
     odd = b"\xff\xfe \n \x01'\"$HOME*"
-    command = [*dump(tmp_path), odd, "ü", "", Path("/a")]
+    command: list[Text] = [*dump(tmp_path), odd, "ü", "", Path("/a")]
     run(command, stdin="null", env={"ODD": odd.decode("utf-8", "surrogateescape")}).check()
     got = told(tmp_path)
     argv = [os.fsencode(argument) for argument in got["argv"]]
@@ -165,7 +181,9 @@ def test_bytes_pass_unchanged(tmp_path: Path) -> None:
     assert os.fsencode(got["environ"]["ODD"]) == odd
 
 
-def test_environment_cwd_and_what_is_different_for_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_cwd_and_what_is_different_for_a_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GONE", "1")
     monkeypatch.setenv("KEPT", "1")
     one, two = tmp_path / "one", tmp_path / "two"
@@ -176,7 +194,12 @@ def test_environment_cwd_and_what_is_different_for_a_rank(tmp_path: Path, monkey
         return RankOptions(env={"MINE": str(rank), "KEPT": None}, cwd=two) if rank == 1 else RankOptions()
 
     run(
-        dump(tmp_path), nproc_per_node=2, stdin="null", env={"GONE": None, "NEW": "2"}, cwd=one, per_rank=options
+        dump(tmp_path),
+        nproc_per_node=2,
+        stdin="null",
+        env={"GONE": None, "NEW": "2"},
+        cwd=one,
+        per_rank=options,
     ).check()
     first, second = told(tmp_path, "0"), told(tmp_path, "1")
     assert (first["cwd"], second["cwd"]) == (str(one), str(two))

@@ -20,7 +20,8 @@ class ProcessHandle:
     """
 
     def __init__(self, job: _core.Job, pid: int, rank: int, local_rank: int) -> None:
-        self._job = job
+        self._job: _core.Job | None = job
+        self._outcome: _core.RankOutcome | None = None
         self._rank = rank
         self.pid = pid
         self.local_rank = local_rank
@@ -28,7 +29,9 @@ class ProcessHandle:
     @property
     def returncode(self) -> int | None:
         """Its exit status, -n for signal n, 1 if nobody knows; None while it lives."""
-        outcome = self._job.rank(self._rank)
+        if self._outcome is None and self._job is not None:
+            self._outcome = self._job.rank(self._rank)
+        outcome = self._outcome
         if outcome is None:
             return None
         if outcome.signal is not None:
@@ -46,7 +49,7 @@ class ProcessHandle:
             TimeoutError: It lives after `timeout` seconds.
         """
         limit = None if timeout is None else arguments.seconds("timeout", timeout)
-        if self._job.wait_rank(self._rank, limit) is None:
+        if self._job is not None and self._job.wait_rank(self._rank, limit) is None:
             raise TimeoutError(f"rank {self._rank} (pid {self.pid}) has not ended after {limit} s")
         returncode = self.returncode
         assert returncode is not None
@@ -54,7 +57,14 @@ class ProcessHandle:
 
     def send_signal(self, signum: int) -> None:
         """Sends a signal. Nothing happens when the rank has ended, whoever may have its pid by then."""
-        self._job.signal(arguments.count("signum", signum, least=1, most=64), self._rank)
+        number = arguments.count("signum", signum, least=1, most=64)
+        if self._job is not None:
+            self._job.signal(number, self._rank)
+
+    def release(self) -> None:
+        """Keeps how the rank ended and lets go of the job; to be called when the job has ended."""
+        self.poll()
+        self._job = None
 
     def terminate(self) -> None:
         """Sends SIGTERM."""

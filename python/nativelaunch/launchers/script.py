@@ -163,6 +163,9 @@ class SubprocessScriptLauncher(Launcher):
             main_port=environment.main_port,
             rank_env="none",
             stdin="null",
+            stdout="inherit",
+            stderr="inherit",
+            pass_fds=(),
             per_rank=[
                 (
                     arguments.command("command", command.argv),
@@ -310,7 +313,10 @@ class SubprocessScriptLauncher(Launcher):
         if self._torch_threads is not None:
             threads.limit_torch(self._torch_threads)
             self._torch_threads = None
-        self._job = None
+        if self._job is not None:
+            for process in self.procs:
+                process.release()
+            self._job = None
 
 
 def _counts(processes: int, nodes: int) -> str:

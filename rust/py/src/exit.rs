@@ -36,10 +36,11 @@ fn exit() -> MutexGuard<'static, Option<Exit>> {
 }
 
 #[pyfunction]
-#[pyo3(signature = (status, report=String::new()))]
-pub(crate) fn set_exit_status(status: Option<u8>, report: String) -> PyResult<()> {
+#[pyo3(signature = (status, report=""))]
+pub(crate) fn set_exit_status(status: Option<u8>, report: &str) -> PyResult<()> {
     arm()?;
-    *exit() = status.map(|status| Exit { process: process::id(), status, report: Report::Text(report) });
+    *exit() =
+        status.map(|status| Exit { process: process::id(), status, report: Report::Text(report.to_owned()) });
     Ok(())
 }
 

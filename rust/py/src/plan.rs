@@ -23,8 +23,8 @@ pub(crate) fn usable_cpus() -> u32 {
 #[pyfunction]
 #[pyo3(signature = (
     argv, environ, *, nproc_per_node=1, nnodes=1, node_rank=0, main_address=None, main_port=None, rank_env="torch",
-    cwd=None, stdin=None, stdout=None, stderr=None, per_rank=None, pass_fds=Vec::new(), grace=30.0, peer_grace=10.0,
-    sweep_grace=2.0, caller_is_rank_zero=false, supervisor
+    cwd=None, stdin, stdout, stderr, per_rank=None, pass_fds, grace=30.0, peer_grace=10.0, sweep_grace=2.0,
+    caller_is_rank_zero=false, supervisor
 ))]
 #[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub(crate) fn start(
@@ -38,9 +38,9 @@ pub(crate) fn start(
     main_port: Option<u16>,
     rank_env: &str,
     cwd: Option<Bytes>,
-    stdin: Option<Bound<'_, PyAny>>,
-    stdout: Option<Bound<'_, PyAny>>,
-    stderr: Option<Bound<'_, PyAny>>,
+    stdin: Bound<'_, PyAny>,
+    stdout: Bound<'_, PyAny>,
+    stderr: Bound<'_, PyAny>,
     per_rank: Option<Vec<Difference<'_>>>,
     pass_fds: Vec<i32>,
     grace: f64,
@@ -62,9 +62,9 @@ pub(crate) fn start(
             "none" => RankEnv::None,
             _ => return Err(UsageError::new_err(format!("rank_env is unknown: {rank_env:?}"))),
         })
-        .stdin(input(stdin.as_ref())?)
-        .stdout(output("stdout", stdout.as_ref())?)
-        .stderr(output("stderr", stderr.as_ref())?)
+        .stdin(input(&stdin)?)
+        .stdout(output("stdout", &stdout)?)
+        .stderr(output("stderr", &stderr)?)
         .grace(grace)
         .peer_grace(time("peer_grace", peer_grace)?)
         .sweep_grace(time("sweep_grace", sweep_grace)?)
@@ -131,8 +131,7 @@ fn change((argv, env, cwd): Difference<'_>) -> PyResult<Change> {
     Ok((argv, env, cwd.map(path)))
 }
 
-fn input(value: Option<&Bound<'_, PyAny>>) -> PyResult<Stdin> {
-    let Some(value) = value else { return Ok(Stdin::Rank(0)) };
+fn input(value: &Bound<'_, PyAny>) -> PyResult<Stdin> {
     match value.extract::<String>().as_deref() {
         Ok("inherit") => Ok(Stdin::All),
         Ok("null") => Ok(Stdin::None),
@@ -140,8 +139,7 @@ fn input(value: Option<&Bound<'_, PyAny>>) -> PyResult<Stdin> {
     }
 }
 
-fn output(field: &str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Output> {
-    let Some(value) = value else { return Ok(Output::Inherit) };
+fn output(field: &str, value: &Bound<'_, PyAny>) -> PyResult<Output> {
     match value.extract::<String>().as_deref() {
         Ok("inherit") => Ok(Output::Inherit),
         Ok("null") => Ok(Output::Null),

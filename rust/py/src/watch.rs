@@ -172,7 +172,7 @@ impl Watch {
                 self.fail(status);
             }
             // The group was signalled, this process with it: it has to end as well, in its own way if it can.
-            EventKind::Stopping(Reason::Signal) => {
+            EventKind::Stopping(Reason::Signal) if self.lock().status.is_none() => {
                 let status = self.lock().signal.map_or(1, Signal::status);
                 self.end_with(status, self.grace);
             }
