@@ -83,10 +83,10 @@ class Section:
     def table(self) -> str:
         """The section for people."""
         lines = [self.title]
-        lines += [f"  {figure.name:<44} {figure.spread.text(figure.unit)}" for figure in self.figures]
+        lines += [f"  {figure.name:<48} {figure.spread.text(figure.unit)}" for figure in self.figures]
         for goal in self.goals:
             verdict = "holds" if goal.holds else "does not hold"
-            lines.append(f"  {'goal: ' + goal.name:<44} {goal.spread.text(goal.unit):<34} {verdict}")
+            lines.append(f"  {'goal: ' + goal.name:<48} {goal.spread.text(goal.unit):<34} {verdict}")
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join(lines)
 

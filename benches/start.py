@@ -66,7 +66,7 @@ def own_parts(bench: Bench) -> Section:
     section.goals.append(Goal("import nativelaunch, over bare python", 0.003, "ms", importing.minus(bare)))
     count = f"import sys, nativelaunch; print(sum(module in sys.modules for module in {HEAVY_MODULES}))"
     loaded = Spread([float(bench.output([sys.executable, "-c", count]))])
-    section.goals.append(Goal(f"of {', '.join(HEAVY_MODULES)}, imported", 0, "x", loaded))
+    section.goals.append(Goal(f"imports of {', '.join(HEAVY_MODULES)}", 0, "x", loaded))
     return section
 
 
@@ -79,7 +79,8 @@ def _cpu_in_turn(bench: Bench, rounds: int, commands: dict[str, list[str]]) -> d
 class FirstLine:
     """One job of which every rank imported torch and wrote a line."""
 
-    chain: float  # CPU seconds: the launcher until a rank's first line, then that rank; of the slowest rank
+    launcher: float  # CPU seconds until the first line of the last rank to come to it
+    chain: float  # CPU seconds: the launcher until a rank's first line, then that rank; the longest of all
     wall: float  # seconds until the last rank wrote its line
     cpu: float  # CPU seconds of the whole tree, until all is over
 
@@ -95,13 +96,17 @@ def import_torch(bench: Bench, ranks: int) -> Section:
     jobs = in_turn(bench.rounds, subjects)
     chain = {name: Spread([job.chain for job in found]) for name, found in jobs.items()}
     for name, found in jobs.items():
+        section.figures.append(Figure(f"{name}: CPU of the longest chain", "s", chain[name]))
+        if name != "python":
+            before = Spread([job.launcher for job in found])
+            section.figures.append(Figure(f"{name}: of which is the launcher's", "ms", before))
         section.figures += [
-            Figure(f"{name}: CPU of the longest chain", "s", chain[name]),
             Figure(f"{name}: wall until the last rank's line", "s", Spread([job.wall for job in found])),
             Figure(f"{name}: CPU of the whole tree", "s", Spread([job.cpu for job in found])),
         ]
-    for name in chain.keys() - {"python"}:
-        section.figures.append(Figure(f"{name}: chain over python's", "x", chain[name].over(chain["python"])))
+    if "torchrun" in chain:
+        ratio = chain["torchrun"].over(chain["python"])
+        section.figures.append(Figure("torchrun: longest chain, over bare python", "x", ratio))
     if "nativelaunch" in chain:
         ratio = chain["nativelaunch"].over(chain["python"])
         section.goals = [Goal("longest chain, over bare python", 1.05, "x", ratio)]
@@ -122,6 +127,7 @@ def _first_line(
     if len(lines) != ranks:
         raise RuntimeError(f"{len(lines)} of {ranks} ranks of {' '.join(commands[0])!r} wrote their line")
     return FirstLine(
+        launcher=max(launcher for launcher, _, _ in lines),
         chain=max(launcher + own for launcher, own, _ in lines),
         wall=max(at for _, _, at in lines) - cost.started,
         cpu=cost.cpu,
