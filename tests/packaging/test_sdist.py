@@ -45,7 +45,6 @@ def test_wheel_of_the_sdist_runs_without_a_compiler(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [(), ("--editable",)], ids=["plain", "editable"])
 def test_pip_installs_sources_by_itself(
     options: tuple[str, ...],
