@@ -282,3 +282,24 @@ def test_events_are_values() -> None:
         event.kind = "x"  # type: ignore[misc]
     with pytest.raises(TypeError):
         Event()
+
+
+def test_events_are_not_hidden_by_a_thread_that_waits() -> None:
+    # Both read what the keeper says. Whoever reads it, the events come at once.
+    with start(["sh", "-c", "[ $RANK = 0 ] || sleep 1000"], nproc_per_node=2) as job:
+        waiter = threading.Thread(target=job.wait)
+        waiter.start()
+        exited = threading.Event()
+
+        def look() -> None:
+            for event in job.events():
+                if event.kind == "exited":
+                    exited.set()
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        assert exited.wait(10)
+        assert job.poll() is None
+        job.stop()
+        reader.join(10)
+        waiter.join(10)

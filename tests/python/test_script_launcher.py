@@ -628,9 +628,13 @@ def test_a_fork_of_rank_0_takes_signals_and_ends_as_without_us(tmp_path: Path) -
     warnings.simplefilter("ignore")
     def main():
         if rank(): return
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
+            # Python forgets signals that come before it has got over the fork.
+            os.write(writer, b"x")
             time.sleep(1000)
+        os.read(reader, 1)
         os.kill(child, signal.SIGTERM)
         say("fork ended by", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         child = os.fork()

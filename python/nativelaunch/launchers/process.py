@@ -76,17 +76,3 @@ class ProcessHandle:
 
     def __repr__(self) -> str:
         return f"<ProcessHandle local_rank={self.local_rank} pid={self.pid} returncode={self.returncode}>"
-
-
-def describe(outcome: _core.RankOutcome) -> str:
-    """`rank 2 (local 2, pid 4711) exited with 7`."""
-    who = f"rank {outcome.rank} (local {outcome.local_rank}, pid {outcome.pid})"
-    if outcome.signal is not None:
-        try:
-            name = signal.Signals(outcome.signal).name
-        except ValueError:
-            name = f"signal {outcome.signal}"
-        return f"{who} was killed by {name}"
-    if outcome.status is not None:
-        return f"{who} exited with {outcome.status}"
-    return f"{who} is gone, its status is lost"

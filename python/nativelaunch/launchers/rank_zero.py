@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nativelaunch import _core
 from nativelaunch.errors import WorkerFailed
-from nativelaunch.launchers.process import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,7 +159,7 @@ class RankZero:
                 self._failure = (
                     WorkerFailed("supervisor lost: the ranks were ended with it")
                     if failed is None
-                    else WorkerFailed(describe(failed), rank=failed.rank)
+                    else WorkerFailed(str(failed), rank=failed.rank)
                 )
                 raise self._failure
             return

@@ -12,7 +12,8 @@ use rustix::io::Errno;
 
 use crate::error::{Error, ErrorKind, Stage, describe};
 use crate::event::{Event, EventKind};
-use crate::os;
+use crate::os::host::Bell;
+use crate::os::{self, Poller};
 use crate::outcome::{Outcome, RankOutcome, RankReason, Reason, SpawnFailure, WaitStatus};
 use crate::pid::Pid;
 use crate::plan::{Plan, Worker};
@@ -40,6 +41,10 @@ pub struct Job {
     guard_pid: Pid,
     workers: Vec<Worker>,
     environ_path: Option<OsString>,
+    /// Rung while events are queued, so that one thread's reading of the socket does not hide them from another.
+    news: Bell,
+    /// The socket and the bell.
+    ready: Poller,
     state: Mutex<State>,
 }
 
@@ -106,6 +111,9 @@ pub(crate) fn begin(plan: Plan) -> Result<Job, Error> {
         settled: false,
         started: os::unix_time(),
     };
+    let news = Bell::new()?;
+    let ready = Poller::new().map_err(fail("epoll"))?;
+    ready.watch(&socket, 0).and_then(|()| ready.watch(&news, 1)).map_err(fail("epoll"))?;
     Ok(Job {
         id: plan.job,
         host: os::hostname(),
@@ -116,6 +124,8 @@ pub(crate) fn begin(plan: Plan) -> Result<Job, Error> {
         guard_pid: hello,
         environ_path: plan.environ.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone()),
         workers: plan.workers,
+        news,
+        ready,
         state: Mutex::new(state),
     })
 }
@@ -189,7 +199,7 @@ impl Job {
                     return Ok(());
                 }
             }
-            if self.poll(None, &mut interrupted)?.is_none() {
+            if poll(&self.socket, None, &mut interrupted)?.is_none() {
                 return Ok(());
             }
         }
@@ -217,11 +227,9 @@ impl Job {
         loop {
             {
                 let mut state = self.lock();
-                if let Some(event) = state.events.pop_front() {
-                    return Ok(Some(event));
-                }
                 self.pump(&mut state);
                 if let Some(event) = state.events.pop_front() {
+                    self.announce(&state);
                     return Ok(Some(event));
                 }
                 if let Some(error) = &state.error {
@@ -232,7 +240,7 @@ impl Job {
                 }
             }
             let left = deadline.map(|at| at.saturating_sub(os::monotonic()));
-            if self.poll(left, &mut interrupted)? != Some(true) {
+            if poll(&self.ready, left, &mut interrupted)? != Some(true) {
                 return Ok(None);
             }
         }
@@ -265,7 +273,8 @@ impl Job {
                 }
             }
             let left = deadline.map(|at| at.saturating_sub(os::monotonic()));
-            if self.poll(left, &mut interrupted)? != Some(true) {
+            // Whoever reads the outcome: the end of file behind it is there for everybody.
+            if poll(&self.socket, left, &mut interrupted)? != Some(true) {
                 return Ok(None);
             }
         }
@@ -321,15 +330,6 @@ impl Job {
         }
     }
 
-    fn poll(
-        &self,
-        timeout: Option<Duration>,
-        interrupted: impl FnMut() -> bool,
-    ) -> Result<Option<bool>, Error> {
-        os::poll_ready(&self.socket, timeout, interrupted)
-            .map_err(|errno| Error::os("cannot wait for the job", errno))
-    }
-
     fn check_owner(&self) -> Result<(), Error> {
         if self.is_owner() {
             Ok(())
@@ -351,9 +351,18 @@ impl Job {
 
     /// Takes what the keeper has said.
     fn pump(&self, state: &mut State) {
-        if !self.is_owner() {
-            return;
+        if self.is_owner() {
+            self.receive(state);
+            self.announce(state);
         }
+    }
+
+    /// Says whether events are queued.
+    fn announce(&self, state: &State) {
+        if state.events.is_empty() { self.news.silence() } else { self.news.ring() }
+    }
+
+    fn receive(&self, state: &mut State) {
         while state.outcome.is_none() && state.error.is_none() {
             let bytes = match os::receive(&self.socket, state.inbox.wanted(), &mut Vec::new()) {
                 Ok(bytes) if !bytes.is_empty() => bytes,
@@ -460,11 +469,11 @@ impl State {
     }
 }
 
-/// Readable when an event is ready. Events that a wait has read already are not: take them by
-/// [`Job::next_event`] with a timeout of zero first.
+/// Readable when an event is ready or the job has ended, also when another thread has read it meanwhile. To be given to
+/// `poll` and the like, and followed by [`Job::next_event`] with a timeout of zero.
 impl AsFd for Job {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.ready.as_fd()
     }
 }
 
@@ -475,6 +484,14 @@ impl Drop for Job {
             os::shut_down(&self.socket);
         }
     }
+}
+
+fn poll(
+    fd: impl AsFd,
+    timeout: Option<Duration>,
+    interrupted: impl FnMut() -> bool,
+) -> Result<Option<bool>, Error> {
+    os::poll_ready(fd, timeout, interrupted).map_err(|errno| Error::os("cannot wait for the job", errno))
 }
 
 /// Refuses a program that cannot be found or executed before anything is started. The exec itself decides; this only

@@ -1,10 +1,10 @@
 //! The handle of a running job.
 
 use std::process;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nativelaunch_core::host::Bell;
 use nativelaunch_core::policy::seconds;
 use nativelaunch_core::{self as core, Error, Pid, Reason, Signal};
 use pyo3::prelude::*;
@@ -13,25 +13,16 @@ use pyo3::types::PyTuple;
 use crate::errors::{LauncherError, UsageError, exception};
 use crate::outcome::{Event, Outcome, RankOutcome};
 
-/// Between two looks at whether a rank has ended, while somebody waits for just that: the job's descriptor tells of
-/// events, and another thread may have taken this one.
+/// Between two looks at whether a rank has ended, while somebody waits for just that. The job's descriptor would tell, but
+/// of every event that nobody takes.
 const RANK_LOOK: Duration = Duration::from_millis(20);
 
-/// A job, and what rings the thread that watches it.
 pub(crate) struct Shared {
     pub(crate) job: core::Job,
-    pub(crate) grace: Duration,
-    pub(crate) watched: OnceLock<Bell>,
+    grace: Duration,
     owner: u32,
-}
-
-impl Shared {
-    /// To be called after whatever may have taken the keeper's news from the descriptor that the watch waits for.
-    pub(crate) fn ring(&self) {
-        if let Some(bell) = self.watched.get() {
-            bell.ring();
-        }
-    }
+    /// A watch takes all events: there can be one.
+    pub(crate) is_watched: AtomicBool,
 }
 
 #[pyclass(frozen, weakref, module = "nativelaunch._core")]
@@ -130,7 +121,7 @@ impl Job {
 
 impl Job {
     pub(crate) fn new(job: core::Job, grace: Duration) -> Self {
-        Self(Arc::new(Shared { job, grace, watched: OnceLock::new(), owner: process::id() }))
+        Self(Arc::new(Shared { job, grace, owner: process::id(), is_watched: AtomicBool::new(false) }))
     }
 
     /// Before any lock of the job is touched: in a forked child another thread's lock stays locked for ever.
@@ -147,9 +138,7 @@ impl Job {
         f: impl FnOnce(&core::Job) -> Result<T, Error> + Send,
     ) -> PyResult<T> {
         self.check_owner()?;
-        let result = py.detach(|| f(&self.0.job));
-        self.0.ring();
-        result.map_err(|error| exception(&error))
+        py.detach(|| f(&self.0.job)).map_err(|error| exception(&error))
     }
 
     /// Waits without the GIL. Python's signal handlers run meanwhile; what one raises ends the wait.
@@ -166,7 +155,6 @@ impl Job {
                 raised.is_some()
             })
         });
-        self.0.ring();
         match raised {
             Some(error) => Err(error),
             None => result.map_err(|error| exception(&error)),

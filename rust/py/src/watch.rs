@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::process;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ const STORY_WITHIN: Duration = Duration::from_millis(300);
 
 pub(crate) struct Watch {
     shared: Arc<Shared>,
+    /// Rung when there is something new in the state.
+    bell: Bell,
     grace: Duration,
     peer_grace: Duration,
     wake: Option<(Thread, Signal)>,
@@ -59,7 +62,7 @@ impl HostWatch {
         exit::arm()?;
         let time = |field, value| seconds(field, value).map_err(|error| exception(&error));
         let bell = Bell::new().map_err(|error| exception(&error))?;
-        if job.0.watched.set(bell).is_err() {
+        if job.0.is_watched.swap(true, Ordering::Relaxed) {
             return Err(PyRuntimeError::new_err("this job is watched already"));
         }
         let wake = wake_signal.map(|number| {
@@ -70,6 +73,7 @@ impl HostWatch {
         });
         let watch = Arc::new(Watch {
             shared: Arc::clone(&job.0),
+            bell,
             grace: time("grace", grace)?,
             peer_grace: time("peer_grace", peer_grace)?,
             wake: wake.transpose()?,
@@ -107,7 +111,7 @@ impl HostWatch {
 impl HostWatch {
     fn stop(&self) {
         self.watch.lock().closed = true;
-        self.watch.shared.ring();
+        self.watch.bell.ring();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // It cannot have panicked without having ended this process's interest in it.
@@ -155,9 +159,7 @@ impl Watch {
                 let status = self.lock().status.unwrap_or(1);
                 exit::end_now(status, &self.report_at_end());
             }
-            if let Some(bell) = self.shared.watched.get() {
-                bell.wait((!ended).then(|| job.as_fd()), left);
-            }
+            self.bell.wait((!ended).then(|| job.as_fd()), left);
         }
     }
 
@@ -214,12 +216,12 @@ impl Watch {
             }
             state.deadline = sooner(state.deadline, grace);
             if state.failed {
-                return self.shared.ring();
+                return self.bell.ring();
             }
             state.status = Some(status);
         }
         exit::end_as(self, status);
-        self.shared.ring();
+        self.bell.ring();
     }
 
     /// What to tell last. Waits for the story of the other ranks, as long as this process may live.

@@ -46,7 +46,19 @@ impl Bell {
         });
         // An error is as good as a ring: the caller looks again.
         let _ = poll(&mut fds, timeout.as_ref());
+        self.silence();
+    }
+
+    /// Takes back the rings that nobody has waited for.
+    pub fn silence(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+/// Readable when it was rung.
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Waiting for descriptors.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::signals::Masked;
 pub(crate) type Token = u64;
 
 /// An epoll set, read one event at a time in the kernel's order.
+#[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
     ready: VecDeque<Token>,
@@ -61,6 +62,13 @@ impl Poller {
     /// The next ready descriptor.
     pub(crate) fn next(&mut self) -> Option<Token> {
         self.ready.pop_front()
+    }
+}
+
+/// Readable when something in it is.
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }
 
