@@ -16,11 +16,14 @@ use crate::policy::{
 };
 use crate::signal::Signal;
 
+#[cfg(test)]
+mod model;
+
 /// A worker's place in the job, from 0.
 pub(crate) type Slot = usize;
 
 /// What happened.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Input {
     /// The worker's process was made; its exec is not confirmed yet.
     Forked(Slot, Pid),
@@ -103,6 +106,8 @@ struct Worker {
     local_rank: u32,
     life: Life,
     stopped: bool,
+    /// It was there when the latest terminating signal came to the group.
+    grouped: bool,
     /// We asked it to end.
     asked: bool,
     pid: Option<Pid>,
@@ -126,12 +131,10 @@ enum Phase {
     Running,
     /// Asked to end; SIGKILL at the deadline.
     Stopping(Duration),
-    /// SIGKILL sent; given up at the deadline.
-    Killing(Duration),
     /// No worker is left, descendants are asked to end; SIGKILL at the deadline.
     Sweeping(Duration),
-    /// No worker is left, descendants get SIGKILL every round; given up at the second time.
-    SweepKilling { round: Duration, give_up: Duration },
+    /// SIGKILL to all that is left, every round; given up at the second time.
+    Killing { round: Duration, give_up: Duration },
     /// Over.
     Done,
 }
@@ -161,6 +164,7 @@ struct GroupSignal {
 }
 
 /// A job: its workers and where it is.
+#[allow(clippy::struct_excessive_bools)] // facts that do not depend on each other
 #[derive(Clone, Debug)]
 pub(crate) struct JobState {
     policy: Policy,
@@ -192,6 +196,7 @@ impl JobState {
             local_rank,
             life: Life::Planned,
             stopped: false,
+            grouped: false,
             asked: false,
             pid: None,
             status: None,
@@ -228,8 +233,8 @@ impl JobState {
     pub(crate) fn deadline(&self) -> Option<Duration> {
         match self.phase {
             Phase::Running | Phase::Done => None,
-            Phase::Stopping(at) | Phase::Killing(at) | Phase::Sweeping(at) => Some(at),
-            Phase::SweepKilling { round, .. } => Some(round),
+            Phase::Stopping(at) | Phase::Sweeping(at) => Some(at),
+            Phase::Killing { round, .. } => Some(round),
         }
     }
 
@@ -240,7 +245,11 @@ impl JobState {
 
     /// Whether all workers are gone and only descendants are waited for.
     pub(crate) fn is_sweeping(&self) -> bool {
-        matches!(self.phase, Phase::Sweeping(_) | Phase::SweepKilling { .. })
+        matches!(self.phase, Phase::Sweeping(_) | Phase::Killing { .. }) && !self.has_workers()
+    }
+
+    fn has_workers(&self) -> bool {
+        self.workers.iter().any(Worker::is_alive)
     }
 
     /// Takes what happened at `now` and appends what to do.
@@ -275,21 +284,23 @@ impl JobState {
             }
             Input::SignalOne(slot, signal) => self.send(slot, signal, actions),
             Input::GroupSignal(signal) => {
+                for worker in self.workers.iter_mut().filter(|worker| worker.is_alive()) {
+                    worker.grouped = true;
+                }
                 self.group_signal = Some(GroupSignal { signal, at: now, counted: false });
             }
             Input::Stop { reason, grace } => {
                 self.kill_asked |= grace.is_zero();
-                let has_one = self.recent_group_signal(now).is_some();
-                let signal = if has_one { None } else { Some(Signal::TERM) };
-                self.stop(now, Cause::Client(reason), grace, signal, actions);
+                let delivered = self.recent_group_signal(now).is_some();
+                self.stop(now, Cause::Client(reason), grace, Signal::TERM, delivered, actions);
             }
             Input::ClientLeft => {
                 let cause = Cause::Client(Reason::Stopped);
-                self.stop(now, cause, self.policy.grace, Some(Signal::TERM), actions);
+                self.stop(now, cause, self.policy.grace, Signal::TERM, false, actions);
             }
             Input::ClientDied => {
                 self.client_died = true;
-                self.stop(now, Cause::Gone, CLIENT_GONE_GRACE, Some(Signal::TERM), actions);
+                self.stop(now, Cause::Gone, CLIENT_GONE_GRACE, Signal::TERM, false, actions);
             }
             Input::GuardDied => {
                 self.guard_lost = true;
@@ -334,18 +345,18 @@ impl JobState {
         let rank = self.workers[slot].rank;
         self.report(now, Some(slot), EventKind::SpawnFailed(stage, errno), actions);
         let cause = Cause::Spawn(slot, SpawnFailure { rank, stage, errno });
-        self.stop(now, cause, self.policy.peer_grace, Some(Signal::TERM), actions);
+        self.stop(now, cause, self.policy.peer_grace, Signal::TERM, false, actions);
     }
 
     fn reaped(&mut self, now: Duration, slot: Slot, status: WaitStatus, actions: &mut Vec<Action>) {
-        let order = self.deaths;
-        self.deaths += 1;
         let worker = &mut self.workers[slot];
         let failed_to_start = worker.life == Life::Failed;
         worker.life = Life::Gone;
-        worker.order = Some(order);
         worker.ended = Some(now);
         if !failed_to_start {
+            let order = self.deaths;
+            self.deaths += 1;
+            worker.order = Some(order);
             worker.status = Some(status);
             worker.reason = match status {
                 WaitStatus::Lost => RankReason::Lost,
@@ -365,7 +376,7 @@ impl JobState {
                 self.chosen = Some((slot, code));
             }
             if own_failure && self.cause.is_none() {
-                self.stop(now, Cause::Worker(slot), self.policy.peer_grace, Some(Signal::TERM), actions);
+                self.stop(now, Cause::Worker(slot), self.policy.peer_grace, Signal::TERM, false, actions);
             }
         }
         self.sweep_if_alone(now, actions);
@@ -382,7 +393,7 @@ impl JobState {
             self.group_signal = Some(GroupSignal { counted: true, ..group });
             self.first_signal = Some((group.signal, group.at));
             self.report(now, None, EventKind::Signal(group.signal), actions);
-            self.stop(now, Cause::Signal(group.signal), self.policy.grace, None, actions);
+            self.stop(now, Cause::Signal(group.signal), self.policy.grace, group.signal, true, actions);
         }
     }
 
@@ -399,23 +410,23 @@ impl JobState {
             None => {
                 self.first_signal = Some((signal, now));
                 self.report(now, None, EventKind::Signal(signal), actions);
-                let send = if delivered { None } else { Some(signal) };
-                self.stop(now, Cause::Signal(signal), self.policy.grace, send, actions);
+                self.stop(now, Cause::Signal(signal), self.policy.grace, signal, delivered, actions);
             }
         }
     }
 
-    /// Asks the workers to end. Asked again, only the time can become shorter: nobody is asked twice.
+    /// Asks the workers to end; a signal `delivered` to the group is sent to those only that were made after it. Asked
+    /// again, only the time can become shorter: nobody is asked twice.
     fn stop(
         &mut self,
         now: Duration,
         cause: Cause,
         grace: Duration,
-        signal: Option<Signal>,
+        signal: Signal,
+        delivered: bool,
         actions: &mut Vec<Action>,
     ) {
         let deadline = now + grace;
-        let signal = if grace.is_zero() { None } else { signal };
         if self.is_sweeping() {
             // The ranks' work is done and their status stands; only the sweep is cut short.
             if let Phase::Sweeping(at) = self.phase {
@@ -432,7 +443,8 @@ impl JobState {
             Phase::Running => {
                 self.phase = Phase::Stopping(deadline);
                 for slot in 0..self.workers.len() {
-                    self.ask(slot, signal, actions);
+                    let has_one = delivered && self.workers[slot].grouped;
+                    self.ask(slot, if grace.is_zero() || has_one { None } else { Some(signal) }, actions);
                 }
             }
             Phase::Stopping(at) => self.phase = Phase::Stopping(at.min(deadline)),
@@ -477,62 +489,55 @@ impl JobState {
 
     /// SIGKILL to everything that is left.
     fn kill(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        match self.phase {
-            Phase::Running | Phase::Stopping(_) => {
-                self.phase = Phase::Killing(now + UNKILLABLE_AFTER);
-                for slot in 0..self.workers.len() {
-                    if self.workers[slot].is_alive() {
-                        self.workers[slot].asked = true;
-                        self.send(slot, Signal::KILL, actions);
-                    }
-                }
-                actions.push(Action::Sweep { kill: true });
-            }
-            Phase::Sweeping(_) => {
-                self.phase = Phase::SweepKilling { round: now + KILL_ROUND, give_up: now + UNKILLABLE_AFTER };
-                actions.push(Action::Sweep { kill: true });
-            }
-            Phase::Killing(_) | Phase::SweepKilling { .. } | Phase::Done => {}
+        if matches!(self.phase, Phase::Killing { .. } | Phase::Done) {
+            return;
         }
+        for slot in 0..self.workers.len() {
+            if self.workers[slot].is_alive() {
+                self.workers[slot].asked = true;
+                self.send(slot, Signal::KILL, actions);
+            }
+        }
+        self.kill_rounds(now, actions);
+    }
+
+    fn kill_rounds(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        self.phase = Phase::Killing { round: now + KILL_ROUND, give_up: now + UNKILLABLE_AFTER };
+        actions.push(Action::Sweep { kill: true });
     }
 
     /// Once no worker is left, what they left behind is ended.
     fn sweep_if_alone(&mut self, now: Duration, actions: &mut Vec<Action>) {
-        let busy = self.next_spawn().is_some() || self.workers.iter().any(Worker::is_alive);
-        if busy || self.is_sweeping() || self.phase == Phase::Done {
+        if self.next_spawn().is_some() || self.has_workers() {
             return;
         }
-        if let Phase::Killing(_) = self.phase {
-            self.phase = Phase::SweepKilling { round: now + KILL_ROUND, give_up: now + UNKILLABLE_AFTER };
-            actions.push(Action::Sweep { kill: true });
-            return;
+        match self.phase {
+            Phase::Sweeping(_) | Phase::Done => {}
+            Phase::Killing { .. } => self.kill_rounds(now, actions),
+            Phase::Running | Phase::Stopping(_) => {
+                let slack = if self.client_died { Duration::ZERO } else { SWEEP_SLACK };
+                let polite = now + self.policy.sweep_grace;
+                let latest = self.hard_deadline.map_or(polite, |at| at.max(now) + slack);
+                self.phase = Phase::Sweeping(polite.min(latest));
+                actions.push(Action::Sweep { kill: false });
+                self.kill_if_due(now, actions);
+            }
         }
-        let slack = if self.client_died { Duration::ZERO } else { SWEEP_SLACK };
-        let polite = now + self.policy.sweep_grace;
-        let latest = self.hard_deadline.map_or(polite, |at| at.max(now) + slack);
-        self.phase = Phase::Sweeping(polite.min(latest));
-        actions.push(Action::Sweep { kill: false });
-        self.kill_if_due(now, actions);
     }
 
     fn deadline_passed(&mut self, now: Duration, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Stopping(at) | Phase::Sweeping(at) if at <= now => self.kill(now, actions),
-            Phase::Killing(at) if at <= now => {
+            Phase::Killing { give_up, .. } if give_up <= now => {
                 self.gave_up = true;
                 for worker in self.workers.iter_mut().filter(|w| w.is_alive()) {
                     worker.reason = RankReason::Lost;
                 }
                 self.finish(now, actions);
             }
-            Phase::SweepKilling { round, give_up } if round <= now => {
-                if give_up <= now {
-                    self.gave_up = true;
-                    self.finish(now, actions);
-                } else {
-                    self.phase = Phase::SweepKilling { round: now + KILL_ROUND, give_up };
-                    actions.push(Action::Sweep { kill: true });
-                }
+            Phase::Killing { round, give_up } if round <= now => {
+                self.phase = Phase::Killing { round: now + KILL_ROUND, give_up };
+                actions.push(Action::Sweep { kill: true });
             }
             _ => {}
         }
