@@ -596,8 +596,9 @@ impl<'a> PlanBuilder<'a> {
     }
 
     fn environment(&self, topology: &Topology, job: &str) -> Result<Vec<(OsString, OsString)>, Error> {
+        // What is inherited passes as it is, also a name such as "=x".
         let mut environ = self.environ.clone().unwrap_or_else(|| std::env::vars_os().collect());
-        for (name, value) in &environ {
+        for (name, value) in self.environ.iter().flatten() {
             check_variable(name, Some(value))?;
         }
         for (name, value) in &self.env {

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 
 use crate::error::Error;
 
+/// Workers on one node: far above what a machine can use, and far below what would fill its memory.
+const MOST_WORKERS: u32 = 10_000;
+
 /// Which variables tell a worker its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RankEnv {
@@ -32,10 +35,16 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Refuses counts of 0, a node rank out of range, and a world that does not fit 32 bits.
+    /// Refuses counts of 0, more workers than any node has room for, a node rank out of range, and a world that does not fit 32 bits.
     pub fn check(&self) -> Result<(), Error> {
         if self.nproc_per_node == 0 {
             return Err(Error::usage("nproc_per_node must be at least 1: 0"));
+        }
+        if self.nproc_per_node > MOST_WORKERS {
+            return Err(Error::usage(format!(
+                "nproc_per_node must be at most {MOST_WORKERS}: {}",
+                self.nproc_per_node
+            )));
         }
         if self.nnodes == 0 {
             return Err(Error::usage("nnodes must be at least 1: 0"));
