@@ -220,6 +220,11 @@ unsafe fn execute(image: &Image) {
                 libc::poll(ptr::null_mut(), 0, 1 << tries);
             }
             match *errno {
+                // A program for another machine is no shell script.
+                libc::ENOEXEC if is_binary(file) => {
+                    *errno = libc::ENOEXEC;
+                    return;
+                }
                 libc::ENOEXEC => {
                     let shell = image.shell.pointers.as_ptr().cast_mut();
                     // The child's own copy of the array; nobody else sees the change.
@@ -236,6 +241,25 @@ unsafe fn execute(image: &Image) {
             *errno = libc::EACCES;
         }
     }
+}
+
+/// Whether the first line of a file has a NUL byte: how shells tell programs from text (POSIX, Shell Command
+/// Language 2.9.1).
+///
+/// # Safety
+/// As [`become_program`]; `file` is a C string.
+unsafe fn is_binary(file: *const c_char) -> bool {
+    let mut start = [0u8; 128];
+    // SAFETY: as the caller promises; the kernel writes into an array of ours.
+    let length = unsafe {
+        let fd = libc::open(file, libc::O_RDONLY | libc::O_CLOEXEC);
+        libc::read(fd, start.as_mut_ptr().cast(), start.len())
+    };
+    start
+        .iter()
+        .take(usize::try_from(length).unwrap_or(0))
+        .take_while(|&&byte| byte != b'\n')
+        .any(|&b| b == 0)
 }
 
 /// Marks every descriptor from `first` on as closed on exec.
