@@ -11,7 +11,7 @@ mod suggest;
 use std::process::ExitCode;
 
 use nativelaunch_core::front::SignalIntake;
-use nativelaunch_core::{VERSION, guard};
+use nativelaunch_core::{ErrorKind, VERSION, guard};
 
 use crate::flags::{Parsed, parse};
 
@@ -20,7 +20,9 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|first| first == "__guard") {
         return match guard::main() {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => console::fail(&error),
+            Err(error) if error.kind() == ErrorKind::Usage => console::fail(&error),
+            // The client has been told, and tells it.
+            Err(error) => ExitCode::from(error.exit_status()),
         };
     }
     // Before anything else, so that no signal is lost and none ends us with a job half started.

@@ -71,10 +71,14 @@ impl Prepared {
     fn run(self, socket: OwnedFd) -> Result<(), Error> {
         let Self { plan, client, own } = self;
         let fail = |what: &str, errno| Error::os(what, errno).with_kind(ErrorKind::Supervisor);
+        let tell = |error: Error| {
+            let _ = os::send(&socket, &Reply::Error(error.to_string()).encode());
+            error
+        };
         os::reset_sigchld();
-        os::set_subreaper().map_err(|errno| fail("cannot become a subreaper", errno))?;
-        let (ready, go) = os::pipe().map_err(|errno| fail("cannot make a pipe", errno))?;
-        let keeper = match os::fork().map_err(|errno| fail("cannot fork the keeper", errno))? {
+        os::set_subreaper().map_err(|errno| tell(fail("cannot become a subreaper", errno)))?;
+        let (ready, go) = os::pipe().map_err(|errno| tell(fail("cannot make a pipe", errno)))?;
+        let keeper = match os::fork().map_err(|errno| tell(fail("cannot fork the keeper", errno)))? {
             ForkSide::Child => {
                 drop(go);
                 let status = match keeper::run(plan, socket, client, own, &ready) {
