@@ -223,3 +223,50 @@ def test_a_hundred_jobs_leave_nothing(tmp_path: Path) -> None:
         """,
         timeout=60,
     )
+
+
+def test_idle_is_silent_in_a_host_that_waits(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        """
+        import os, threading, time
+        import nativelaunch
+        from nativelaunch.environments import LocalEnvironment
+        from nativelaunch.launchers import SubprocessScriptLauncher
+
+        def switches():
+            total = 0
+            for task in os.listdir("/proc/self/task"):
+                for line in open(f"/proc/self/task/{task}/status"):
+                    if line.startswith("voluntary_ctxt_switches"):
+                        total += int(line.split()[1])
+            return total
+
+        def main():
+            if "NATIVELAUNCH_CHILD" in os.environ:
+                return time.sleep(1000)
+            # The native thread waits; so do the waits of another job, in a thread and in this one.
+            with nativelaunch.start(["sleep", "1000"]) as job:
+                thread = threading.Thread(target=job.wait)
+                thread.start()
+                time.sleep(0.5)
+                before = switches()
+                try:
+                    job.wait(2)
+                except TimeoutError:
+                    pass
+                # Two are those of this thread's own wait.
+                assert switches() - before <= 6, switches() - before
+            thread.join()
+            for process in launcher.procs:
+                process.kill()
+
+        launcher = SubprocessScriptLauncher(LocalEnvironment(), 2, 1)
+        try:
+            launcher.launch(main)
+            time.sleep(10)
+        except nativelaunch.WorkerFailed:
+            print("done", flush=True)
+            os._exit(0)
+        """,
+    )

@@ -88,7 +88,10 @@ fn end(status: u8, report: &Report, flush: bool) -> ! {
         Report::Text(text) => text.clone(),
         Report::Of(watch) => watch.report_at_end(),
     };
-    let lines: String = text.lines().map(|line| format!("nativelaunch: {line}\n")).collect();
+    let mut lines = String::new();
+    for line in text.lines() {
+        lines.extend(["nativelaunch: ", line, "\n"]);
+    }
     tell(&lines);
     end_process(status, flush)
 }

@@ -151,7 +151,7 @@ impl Job {
         let mut raised = None;
         let result = py.detach(|| {
             f(&self.0.job, &mut || {
-                raised = Python::attach(|py| py.check_signals()).err();
+                raised = run_handlers().err();
                 raised.is_some()
             })
         });
@@ -160,6 +160,12 @@ impl Job {
             None => result.map_err(|error| exception(&error)),
         }
     }
+}
+
+/// Python's handlers for what has come; they run in its main thread only.
+#[allow(clippy::redundant_closure_for_method_calls)] // the method's path has too narrow a lifetime
+fn run_handlers() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
 }
 
 fn limit(timeout: Option<f64>) -> PyResult<Option<Duration>> {

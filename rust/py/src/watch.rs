@@ -199,7 +199,7 @@ impl Watch {
             }
             state.failed = true;
             state.status = Some(status);
-            state.deadline = sooner(state.deadline, self.peer_grace);
+            state.deadline = Some(sooner(state.deadline, self.peer_grace));
             state.woken = self.wake.is_some();
         }
         exit::end_as(self, status);
@@ -214,7 +214,7 @@ impl Watch {
             if state.closed {
                 return;
             }
-            state.deadline = sooner(state.deadline, grace);
+            state.deadline = Some(sooner(state.deadline, grace));
             if state.failed {
                 return self.bell.ring();
             }
@@ -240,7 +240,7 @@ impl Watch {
     }
 }
 
-fn sooner(deadline: Option<Instant>, grace: Duration) -> Option<Instant> {
+fn sooner(deadline: Option<Instant>, grace: Duration) -> Instant {
     let at = Instant::now() + grace;
-    Some(deadline.map_or(at, |earlier| earlier.min(at)))
+    deadline.map_or(at, |earlier| earlier.min(at))
 }

@@ -74,8 +74,9 @@ impl AsFd for Poller {
 
 /// Waits until `fd` is readable (`true`) or the time has passed (`false`).
 ///
-/// `interrupted` is asked whether to give up (`None` then), once before the wait and after each signal to this thread.
-/// Signals are blocked between the question and the wait and let in by the wait itself, so that none is lost between.
+/// `interrupted` is asked whether to give up (`None` then), before the wait and after each signal to this thread. It is
+/// asked twice: first as things are, since it may run a program's signal handlers; and again for what came meanwhile, with
+/// signals blocked until the wait itself lets them in, so that none is lost between.
 pub(crate) fn poll_ready(
     fd: impl AsFd,
     timeout: Option<Duration>,
@@ -83,6 +84,9 @@ pub(crate) fn poll_ready(
 ) -> Result<Option<bool>, Errno> {
     let deadline = timeout.map(|t| super::monotonic() + t);
     loop {
+        if interrupted() {
+            return Ok(None);
+        }
         let masked = Masked::all();
         if interrupted() {
             return Ok(None);
