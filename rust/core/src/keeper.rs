@@ -370,7 +370,8 @@ impl Keeper {
                 if let Some(index) = held {
                     self.held.remove(index);
                 }
-                self.feed(Input::Signal { signal, delivered: held.is_some() });
+                let delivered = held.is_some() || self.was_discarded(signal);
+                self.feed(Input::Signal { signal, delivered });
             }
             Request::Signal { signal, rank: Some(rank), .. } => {
                 if let Some(slot) = self.plan.workers.iter().position(|worker| worker.rank == rank) {
@@ -382,6 +383,14 @@ impl Keeper {
                 self.feed(Input::Stop { reason, grace });
             }
         }
+    }
+
+    /// Whether a signal to the group came and went unread: SIGCONT discards pending stops, a stop a pending SIGCONT
+    /// (signal(7)). Sent to the workers now, it would undo what they had after it.
+    fn was_discarded(&self, signal: Signal) -> bool {
+        const STOPS: [Signal; 3] = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+        let held = |signals: &[Signal]| self.held.iter().any(|(info, _)| signals.contains(&info.signal));
+        STOPS.contains(&signal) && held(&[Signal::CONT]) || signal == Signal::CONT && held(&STOPS)
     }
 
     /// The client closed the socket and lives on: it let go of the job.
