@@ -90,13 +90,13 @@ class Progress:
         """Shows that one more batch is done."""
         if self.bar:
             filled = 30 * (epoch * self.steps + step + 1) // (self.epochs * self.steps)
-            print(
-                f"\r[{'#' * filled:.<30}] epoch {epoch + 1}/{self.epochs} {self.result}", end="", flush=True
-            )
+            text = f"[{'#' * filled:.<30}] epoch {epoch + 1}/{self.epochs} {self.result}"
+            print(f"\r{text}", end="", flush=True)
 
     def epoch(self, epoch: int, loss: float, accuracy: float) -> None:
         """Shows how good the model is by now."""
         self.result = f"held-out loss {loss:.4f}, accuracy {accuracy:.1%}"
+        self.step(epoch, self.steps - 1)
         if self.lines:
             print(f"epoch {epoch + 1}/{self.epochs} {self.result}", flush=True)
 
