@@ -112,7 +112,7 @@ fn habit() -> impl Strategy<Value = Habit> {
     let on_term = prop_oneof![2 => Just(OnTerm::Dies), 1 => Just(OnTerm::Ignores), 1 => exits];
     let slips = prop_oneof![3 => Just(0u8), 1 => 1..4u8];
     let rarely = proptest::bool::weighted;
-    (on_term, perhaps(0.7, (ms(), status())), rarely(0.2), slips, rarely(0.01))
+    (on_term, perhaps(0.7, (ms(), status())), rarely(0.2), slips, rarely(0.02))
         .prop_map(|(on_term, ends, frozen, slips, stuck)| Habit { on_term, ends, frozen, slips, stuck })
 }
 
