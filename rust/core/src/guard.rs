@@ -139,7 +139,7 @@ fn end_descendants(own: Pid, children: &SignalReader) -> Result<(), rustix::io::
     let mut poller = Poller::new()?;
     poller.watch(children, CHILDREN)?;
     let mut sweep = Sweep::default();
-    sweep.round(own, false);
+    sweep.round(own, false, |_| false);
     let kill_at = os::monotonic() + CLIENT_GONE_GRACE;
     let give_up = kill_at + UNKILLABLE_AFTER;
     loop {
@@ -152,7 +152,7 @@ fn end_descendants(own: Pid, children: &SignalReader) -> Result<(), rustix::io::
             return Ok(());
         }
         if os::monotonic() >= kill_at {
-            sweep.round(own, true);
+            sweep.round(own, true, |_| false);
         }
     }
 }

@@ -344,8 +344,10 @@ impl JobState {
     ) {
         let rank = self.workers[slot].rank;
         self.report(now, Some(slot), EventKind::SpawnFailed(stage, errno), actions);
-        let cause = Cause::Spawn(slot, SpawnFailure { rank, stage, errno });
-        self.stop(now, cause, self.policy.peer_grace, Signal::TERM, false, actions);
+        if self.cause.is_none() {
+            let cause = Cause::Spawn(slot, SpawnFailure { rank, stage, errno });
+            self.stop(now, cause, self.policy.peer_grace, Signal::TERM, false, actions);
+        }
     }
 
     fn reaped(&mut self, now: Duration, slot: Slot, status: WaitStatus, actions: &mut Vec<Action>) {
@@ -368,7 +370,7 @@ impl JobState {
             let own_failure = !worker.asked && !status.is_success();
             self.report(now, Some(slot), EventKind::Exited(status, order), actions);
             if own_failure && self.cause.is_none() {
-                self.blame_group_signal(now, slot, actions);
+                self.blame_group_signal(now, slot, status, actions);
             }
             if let (WaitStatus::Exited(code @ 1..), Some(Cause::Signal(_)), None) =
                 (status, self.cause, self.chosen)
@@ -386,9 +388,21 @@ impl JobState {
         self.group_signal.filter(|group| now.saturating_sub(group.at) <= GROUP_SIGNAL_WINDOW)
     }
 
-    /// A worker that ends soon after a terminating signal to the group was asked to, though not by us.
-    fn blame_group_signal(&mut self, now: Duration, slot: Slot, actions: &mut Vec<Action>) {
-        if let Some(group) = self.recent_group_signal(now) {
+    /// A worker that ends soon after a terminating signal to the group was asked to, though not by us: by that signal, or
+    /// by a status of its own. A crash is a crash.
+    fn blame_group_signal(
+        &mut self,
+        now: Duration,
+        slot: Slot,
+        status: WaitStatus,
+        actions: &mut Vec<Action>,
+    ) {
+        let fits = |group: &GroupSignal| match status {
+            WaitStatus::Exited(_) => true,
+            WaitStatus::Signaled(signal) => signal == group.signal,
+            WaitStatus::Lost => false,
+        };
+        if let Some(group) = self.recent_group_signal(now).filter(fits) {
             self.workers[slot].reason = RankReason::Stopped;
             self.group_signal = Some(GroupSignal { counted: true, ..group });
             self.first_signal = Some((group.signal, group.at));

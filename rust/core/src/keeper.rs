@@ -190,7 +190,9 @@ impl Keeper {
                     }
                 }
                 Action::Sweep { kill } => {
-                    self.sweep.round(self.own, kill);
+                    let processes = &self.processes;
+                    let is_worker = |pid| processes.iter().flatten().any(|process| process.pid == pid);
+                    self.sweep.round(self.own, kill, is_worker);
                     self.reap_adopted();
                 }
                 Action::Report(event) => self.say(&Reply::Event(event)),

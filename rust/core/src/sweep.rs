@@ -16,11 +16,11 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     /// SIGKILL to every living descendant of `root`, or SIGTERM, and SIGCONT for those that are stopped and would not
-    /// see it.
-    pub(crate) fn round(&mut self, root: Pid, kill: bool) {
+    /// see it. Workers get it too, and are not counted.
+    pub(crate) fn round(&mut self, root: Pid, kill: bool, is_worker: impl Fn(Pid) -> bool) {
         let signals: &[Signal] = if kill { &[Signal::KILL] } else { &[Signal::TERM, Signal::CONT] };
         for (pid, parent) in os::descendants(root) {
-            if os::signal_child_of(pid, parent, signals) {
+            if os::signal_child_of(pid, parent, signals) && !is_worker(pid) {
                 self.signalled.insert(pid);
             }
         }

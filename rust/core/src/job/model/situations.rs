@@ -127,6 +127,15 @@ fn ctrl_c_that_kills_a_worker_before_the_word_of_it_is_a_stop() {
 }
 
 #[test]
+fn a_crash_after_a_ctrl_c_that_nobody_heeds_is_a_crash() {
+    let crashes = Habit { ends: Some((900, CRASH)), ..DEAF };
+    let world = play(vec![program(crashes), program(QUIET)], vec![ctrl_c(500, None)]);
+    assert_eq!((world.job.status(), world.job.first_failure()), (130, None), "rank 1 died of the Ctrl-C");
+    let world = play(vec![program(crashes), program(DEAF)], vec![ctrl_c(500, None)]);
+    assert_eq!((world.job.status(), world.job.first_failure()), (131, Some(0)));
+}
+
+#[test]
 fn ctrl_c_reaches_a_rank_made_just_after_it() {
     let slow = || Program { start: Start::Runs(30), ..program(QUIET) };
     let world = play_slowly(10, vec![program(DEAF), slow(), slow()], vec![ctrl_c(15, Some(20))]);

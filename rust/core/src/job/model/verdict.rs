@@ -80,7 +80,9 @@ impl Verdict {
 
     pub(super) fn spawn_failed(&mut self, slot: Slot, stage: Stage, errno: i32) {
         let status = if stage == Stage::Exec { exec_status(errno) } else { 1 };
-        self.stop(Cause::Spawn(slot, status), self.graces.1, 1000);
+        if self.cause.is_none() {
+            self.stop(Cause::Spawn(slot, status), self.graces.1, 1000);
+        }
     }
 
     pub(super) fn group_signal(&mut self, id: usize, signal: Signal) {
@@ -110,7 +112,10 @@ impl Verdict {
             WaitStatus::Lost => RankReason::Lost,
         };
         if self.cause.is_none() && !status.is_success() {
-            if let Some((id, signal, at)) = self.group.filter(|(.., at)| self.now - at <= 5000) {
+            let fits =
+                |signal| matches!(status, WaitStatus::Exited(_)) || status == WaitStatus::Signaled(signal);
+            let recent = self.group.filter(|&(_, signal, at)| self.now - at <= 5000 && fits(signal));
+            if let Some((id, signal, at)) = recent {
                 self.first = Some((id, at));
                 reason = RankReason::Stopped;
                 self.stop(Cause::Signal(signal), self.graces.0, 1000);
