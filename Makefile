@@ -36,7 +36,8 @@ test: dev ## run every test that a change must pass
 test-all: NEXTEST_ARGS += --run-ignored all
 test-all: CARGO_TEST_ARGS += --include-ignored
 test-all: PYTEST_ARGS += -m "slow or not slow"
-test-all: test ## run the slow tests too
+test-all: test ## run the slow tests too, and break the state machine to see them fail
+	$(BIN)/python tools/mutate_job.py
 
 check: dev ## run formatters, linters and type checkers
 	cargo fmt --all --check

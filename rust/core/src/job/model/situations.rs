@@ -132,7 +132,11 @@ fn a_crash_after_a_ctrl_c_that_nobody_heeds_is_a_crash() {
     let world = play(vec![program(crashes), program(QUIET)], vec![ctrl_c(500, None)]);
     assert_eq!((world.job.status(), world.job.first_failure()), (130, None), "rank 1 died of the Ctrl-C");
     let world = play(vec![program(crashes), program(DEAF)], vec![ctrl_c(500, None)]);
-    assert_eq!((world.job.status(), world.job.first_failure()), (131, Some(0)));
+    assert_eq!(
+        (world.job.status(), world.job.first_failure()),
+        (131, Some(10)),
+        "the model numbers ranks from 10"
+    );
 }
 
 #[test]
