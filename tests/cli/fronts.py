@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.python.processes import alive, named, until
+from tests.python.processes import alive, command_of, named, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +79,9 @@ class Front:
         try:
             out, err = self.process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            states = {pid: state_of(pid) for pid in alive()}
+            states = {pid: f"{state_of(pid)} {command_of(pid)}" for pid in alive()}
             self.process.kill()
-            out, err = self.process.communicate()
-            raise AssertionError(f"the front still runs after {timeout} s: {states} {out!r} {err!r}") from None
+            raise AssertionError(f"the front or its output has no end after {timeout} s: {states}") from None
         return Ended(self.process.returncode, out or b"", (err or b"").decode(errors="replace"))
 
     def wait_ready(self, count: int) -> None:
@@ -101,7 +100,7 @@ class Front:
 
     def keeper(self) -> int:
         """The keeper: the guard's child of that name. A worker has that name too until its exec."""
-        found = []
+        found: list[int] = []
 
         def seek() -> bool:
             guards = named("nl-guard")

@@ -17,18 +17,22 @@ if TYPE_CHECKING:
     from tests.cli.fronts import Front, Launcher
 
 
-def start_nested(launch: Launcher, folder: Path, name: str, *options: str, arguments: tuple[str, ...] = ()) -> Front:
+def start_nested(
+    launch: Launcher, folder: Path, name: str, *options: str, arguments: tuple[str, ...] = ()
+) -> Front:
     """Two inner fronts of two workers each, which note into a folder for each inner front."""
     command = " ".join(f"'{part}'" for part in program(name)[:-1])
     script = program(name)[-1]
-    body = f"mkdir \"$1/$RANK\" && folder=$1/$RANK && shift && exec \"$0\" -n 2 {command} '{script}' \"$folder\" \"$@\""
+    body = f'mkdir "$1/$RANK" && folder=$1/$RANK && shift && exec "$0" -n 2 {command} \'{script}\' "$folder" "$@"'
     return launch.start(
         "-n", "2", *options, "--no-python", "sh", "-c", body, launch.binary, folder, *arguments
     )
 
 
 def wait_for_all(front: Front, folder: Path) -> None:
-    wait_until(lambda: len(list(folder.glob("*/*.ready"))) == 4 or front.process.poll() is not None, "four workers")
+    wait_until(
+        lambda: len(list(folder.glob("*/*.ready"))) == 4 or front.process.poll() is not None, "four workers"
+    )
 
 
 def outermost(front: Front) -> tuple[int, int]:

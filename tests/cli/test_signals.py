@@ -169,8 +169,10 @@ def test_peers_that_ignore_sigterm_are_killed_at_the_peer_grace(launch: Launcher
 
 
 def test_a_signal_shortens_the_peer_grace(launch: Launcher, tmp_path: Path) -> None:
-    body = f'[ $RANK = 1 ] && exit 7; {STUBBORN}'
-    front = launch.start("-n", "2", "--grace", "0.2", "--peer-grace", "60", "--no-python", "sh", "-c", body, tmp_path)
+    body = f"[ $RANK = 1 ] && exit 7; {STUBBORN}"
+    front = launch.start(
+        "-n", "2", "--grace", "0.2", "--peer-grace", "60", "--no-python", "sh", "-c", body, tmp_path
+    )
     front.wait_ready(1)
     wait_until(lambda: len(front.workers()) == 1, "the death of rank 1")
     front.signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.fronts import wait_until
+from tests.cli.fronts import state_of, wait_until
 from tests.python.processes import alive
 
 if TYPE_CHECKING:
@@ -169,6 +169,17 @@ def test_pipeline_with_head_ends(launch: Launcher) -> None:
         timeout=10,
     )
     assert (ended.status, ended.out) == (0, b"y\n")
+
+
+def test_output_that_nobody_reads_keeps_no_job_from_its_end(launch: Launcher, tmp_path: Path) -> None:
+    body = 'touch "$0/$RANK.ready"; yes >&2 & exec yes'
+    front = launch.start("-n", "2", "--no-python", "sh", "-c", body, tmp_path)
+    front.wait_ready(2)
+    wait_until(lambda: all(state_of(pid) == "S" for pid in front.workers()), "full pipes")
+    front.signal(signal.SIGTERM)
+    # Not even its report has to be read.
+    wait_until(lambda: front.process.poll() is not None, "the end", 5)
+    assert front.process.returncode == 143
 
 
 def test_output_arrives_whole(launch: Launcher) -> None:

@@ -58,7 +58,9 @@ def test_status_of_a_rank_is_the_status(launch: Launcher, status: int) -> None:
 def test_death_by_a_signal_is_128_and_its_number(launch: Launcher, signum: int) -> None:
     ended = launch.run(*fails_in(2, f"ulimit -c 0; kill -{int(signum)} $$; sleep 1000"))
     assert ended.status == 128 + signum
-    assert re.search(r"^nativelaunch: rank 2 \(local 2, pid \d+, host \S+\) was killed by SIG\S+ after", ended.err)
+    assert re.search(
+        r"^nativelaunch: rank 2 \(local 2, pid \d+, host \S+\) was killed by SIG\S+ after", ended.err
+    )
     if signum < 32:
         assert f"was killed by {signal.Signals(signum).name} after" in ended.err
     assert ended.lines[1] == "nativelaunch: ranks 0, 1 were ended (SIGTERM)"
@@ -146,7 +148,10 @@ GRACE = "must be a number of seconds of at least 0: "
         (["--peer_grace=NaN", "x"], f'--peer-grace {GRACE}"NaN"'),
         (["--module=yes", "x"], '--module takes no value: "yes"'),
         (["--no-python", "-m", "x"], "--module and --no-python exclude each other"),
-        (["--peer-grase", "1", "x"], 'unknown option "--peer-grase" (did you mean "--peer-grace"?); see nativelaunch --help'),
+        (
+            ["--peer-grase", "1", "x"],
+            'unknown option "--peer-grase" (did you mean "--peer-grace"?); see nativelaunch --help',
+        ),
         (["--frobnicate", "x"], 'unknown option "--frobnicate"; see nativelaunch --help'),
         (["-q", "x"], 'unknown option "-q"; see nativelaunch --help'),
     ],

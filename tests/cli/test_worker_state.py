@@ -1,4 +1,4 @@
-"""A worker starts in a clean state: no descriptor of ours, no signal blocked, and the rest as it was given to the front."""
+"""A worker starts clean: no descriptor of ours, no signal blocked, and the rest as the front was given it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import os
 import resource
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.cli.fronts import kill, program, wait_until
 from tests.python.processes import alive
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.fronts import Launcher
 
 
@@ -109,7 +108,7 @@ def test_front_works_with_everything_blocked_and_children_ignored(launch: Launch
 
 
 def test_directory_umask_nice_and_limits_are_inherited(launch: Launcher, tmp_path: Path) -> None:
-    folder = tmp_path / "ein Ordner"
+    folder = tmp_path / "a folder ü"
     folder.mkdir()
 
     def change() -> None:
@@ -127,6 +126,16 @@ def test_directory_umask_nice_and_limits_are_inherited(launch: Launcher, tmp_pat
         assert state["nice"] == nice + 3
         assert state["nofile"] == [123, 456]
         assert state["core"] == [0, 0]
+
+
+def test_guard_and_keeper_are_not_found_by_the_name_of_the_front(launch: Launcher) -> None:
+    # `pkill -9 nativelaunch` is how people end it for good.
+    front = launch.start("--no-python", "sleep", "1000")
+    for pid in (front.keeper(), front.guard()):
+        assert "nativelaunch" not in Path(f"/proc/{pid}/comm").read_text()
+        assert b"nativelaunch" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    front.signal(signal.SIGTERM)
+    assert front.end().status == 143
 
 
 def test_worker_is_in_the_group_and_session_of_the_front_and_dies_with_the_keeper(

@@ -1,4 +1,4 @@
-"""Workers that fail one after another in a certain order: the highest rank first, each when it sees the one before dead.
+"""Workers that fail in a certain order: the highest rank first, each of the others when it sees the one before dead.
 
 usage: chain.py FOLDER
 
