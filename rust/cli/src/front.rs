@@ -55,7 +55,7 @@ fn stand_by(plan: Plan, signals: &SignalIntake) -> Result<Ended, Error> {
 fn hear(job: &Job) -> Result<Option<Outcome>, Error> {
     while let Some(event) = job.next_event(Some(Duration::ZERO))? {
         match event.kind {
-            EventKind::GuardLost => console::say("the guard was killed; the job goes on"),
+            EventKind::GuardLost => console::mention("the guard was killed; the job goes on"),
             EventKind::Ended => return job.wait(None),
             _ => {}
         }

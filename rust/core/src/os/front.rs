@@ -85,6 +85,15 @@ pub fn wait_either(a: impl AsFd, b: impl AsFd) -> Result<(bool, bool), Error> {
     }
 }
 
+/// Whether a write of less than a page would not have to wait, now or within this time.
+pub fn is_writable(fd: impl AsFd, within: std::time::Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(&fd, PollFlags::OUT)];
+    let timeout = Timespec::try_from(within).ok();
+    // A descriptor that cannot be asked is not waited for by a write either.
+    !matches!(poll(&mut fds, timeout.as_ref()), Ok(0))
+}
+
 /// Stops this process as a stop typed at the terminal would have, had it not been blocked: only if somebody can continue
 /// it, that is if the parent is in this session and in another group. A session leader's group has nobody who could.
 pub fn stop_if_controlled() {
