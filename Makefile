@@ -9,6 +9,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 export UV_PYTHON := $(CURDIR)/$(BIN)/python
+# Without it each of N ranks compiles torch anew where PYTHONDONTWRITEBYTECODE is set.
+export UV_COMPILE_BYTECODE := 1
 unexport PYTHONPATH PYTHONHOME
 
 SOURCES := Cargo.toml Cargo.lock pyproject.toml tools/build_backend.py \

@@ -84,6 +84,9 @@ def build_wheel(directory: str, settings: Settings = None, metadata: str | None 
 def build_editable(directory: str, settings: Settings = None, metadata: str | None = None) -> str:
     """Builds the wheel of an editable install: a path to the sources, and a copy of the binary."""
     with staged_binary(settings):
+        # maturin writes over the extension in place: a process that has it mapped would execute what it is not
+        for extension in (ROOT / "python" / "nativelaunch").glob("_core*.so"):
+            extension.unlink()
         name: str = maturin.build_editable(directory, settings, metadata)
         binary_in(Path(directory, name))
         return name
