@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 TOKEN = "NATIVELAUNCH_TEST_TOKEN"
 
@@ -86,14 +87,21 @@ def until(condition: Callable[[], object], seconds: float) -> bool:
     return True
 
 
-def start_host(folder: Path, source: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Starts a Python program that uses the package."""
+@contextlib.contextmanager
+def start_host(
+    folder: Path, source: str, *arguments: str, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python program that uses the package. It is killed at the end of the block, if it lives still."""
     path = folder / "host.py"
     path.write_text(textwrap.dedent(source))
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
-    return subprocess.Popen([PYTHON, str(path), *arguments], **options)
+    with subprocess.Popen([PYTHON, str(path), *arguments], **options) as host:
+        try:
+            yield host
+        finally:
+            host.kill()
 
 
 def run_host(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +21,13 @@ code = {STUBBORN!r}
 """
 
 
-def start(folder: Path, then: str, count: int = 4, **options: object) -> subprocess.Popen[bytes]:
-    host = start_host(folder, HOST + then, **options)
-    assert read_lines(host, count) == ["ready"] * count
-    # Host, guard, keeper, and for each rank itself, a child and a daemon.
-    assert len(alive()) >= 3 * count + 1
-    return host
+@contextlib.contextmanager
+def start(folder: Path, then: str, count: int = 4, **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    with start_host(folder, HOST + then, **options) as host:
+        assert read_lines(host, count) == ["ready"] * count
+        # Host, guard, keeper, and for each rank itself, a child and a daemon.
+        assert len(alive()) >= 3 * count + 3
+        yield host
 
 
 JOB = 'job = nativelaunch.start([sys.executable, "-c", code], nproc_per_node=4)\n'

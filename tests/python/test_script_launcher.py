@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def run(folder: Path, body: str, *, timeout: float = 30, **options: Any) -> tupl
     return status, out.splitlines(), err
 
 
-def start(folder: Path, body: str, **options: Any) -> subprocess.Popen[bytes]:
+def start(folder: Path, body: str, **options: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
     return start_host(folder, script(body, **options), start_new_session=True, env=environ(folder))
 
 
