@@ -62,7 +62,16 @@ MUTATIONS = [
         "if true {\n            self.cause",
     ),
     ("a death by our signal is a rank's own", "worker.asked = true;", ""),
-    ("a death by the group's signal is a failure", "self.blame_group_signal(now, slot, actions);", ""),
+    (
+        "a crash is blamed on an earlier signal to the group",
+        "WaitStatus::Signaled(signal) => signal == group.signal,",
+        "WaitStatus::Signaled(_) => true,",
+    ),
+    (
+        "a death by the group's signal is a failure",
+        "self.blame_group_signal(now, slot, status, actions);",
+        "",
+    ),
     (
         "the group's signal is sent once more",
         "delivered && self.workers[slot].grouped;",

@@ -14,14 +14,14 @@ fn shell(script: &str) -> PlanBuilder<'static> {
 }
 
 fn open_descriptors() -> BTreeSet<String> {
-    let list = std::fs::read_dir("/proc/self/fd").unwrap();
+    let list = std::fs::read_dir("/proc/self/fd").expect("/proc");
     list.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()?.into_os_string().into_string().ok())
         .filter(|target| !target.starts_with("/proc/"))
         .collect()
 }
 
 fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").unwrap().count()
+    std::fs::read_dir("/proc/self/task").expect("/proc").count()
 }
 
 #[test]
