@@ -151,8 +151,7 @@ fn end_descendants(own: Pid, children: &SignalReader) -> Result<(), rustix::io::
         if reap(|_| false) == Left::Nobody || now >= give_up {
             return Ok(());
         }
-        if os::monotonic() >= kill_at {
-            sweep.round(own, true, |_| false);
-        }
+        // Children of a worker that was still dying come here with its end, and have not been asked yet.
+        sweep.round(own, os::monotonic() >= kill_at, |_| false);
     }
 }

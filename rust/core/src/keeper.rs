@@ -283,7 +283,13 @@ impl Keeper {
         let processes = &self.processes;
         match reap(|pid| processes.iter().flatten().any(|process| process.pid == pid)) {
             Left::Spared => true,
-            Left::Some => false,
+            Left::Some => {
+                // What was between two parents when the sweep began. All workers are gone.
+                if self.job.is_sweeping() {
+                    self.sweep.round(self.own, false, |_| false);
+                }
+                false
+            }
             Left::Nobody => {
                 let swept = self.sweep.count();
                 if self.job.is_sweeping() {

@@ -12,14 +12,23 @@ use crate::signal::Signal;
 #[derive(Default)]
 pub(crate) struct Sweep {
     signalled: HashSet<Pid>,
+    /// When the first were asked to end, in ticks.
+    since: Option<u64>,
 }
 
 impl Sweep {
     /// SIGKILL to every living descendant of `root`, or SIGTERM, and SIGCONT for those that are stopped and would not
-    /// see it. Workers get it too, and are not counted.
+    /// see it. Workers get it too, and are not counted. In many rounds SIGTERM comes once, since a second one means "at
+    /// once" to many programs, and does not come to those made after the first round: they help others to clean up.
     pub(crate) fn round(&mut self, root: Pid, kill: bool, is_worker: impl Fn(Pid) -> bool) {
         let signals: &[Signal] = if kill { &[Signal::KILL] } else { &[Signal::TERM, Signal::CONT] };
+        let since = self.since;
+        self.since.get_or_insert_with(os::now_ticks);
         for (pid, parent) in os::descendants(root) {
+            let is_old = || since.is_none_or(|since| os::start_ticks(pid).is_some_and(|made| made < since));
+            if !kill && (self.signalled.contains(&pid) || !is_old()) {
+                continue;
+            }
             if os::signal_child_of(pid, parent, signals) && !is_worker(pid) {
                 self.signalled.insert(pid);
             }

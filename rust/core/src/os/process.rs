@@ -29,6 +29,14 @@ pub(crate) fn monotonic() -> Duration {
     clock(ClockId::Monotonic)
 }
 
+/// Now, in the ticks that tell when a process was made.
+pub(crate) fn now_ticks() -> u64 {
+    // SAFETY: asks for a constant.
+    let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100);
+    let now = clock(ClockId::Boottime);
+    now.as_secs() * per_second + u64::from(now.subsec_millis()) * per_second / 1000
+}
+
 /// Seconds since 1970.
 pub(crate) fn unix_time() -> f64 {
     clock(ClockId::Realtime).as_secs_f64()

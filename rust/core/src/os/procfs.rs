@@ -14,6 +14,13 @@ pub(super) fn parent_and_state(pid: Pid) -> Option<(i32, char)> {
     Some((fields.next()?.parse().ok()?, state))
 }
 
+/// When a process was made, in the kernel's ticks since boot (proc(5), field 22 of `stat`).
+pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
 /// Children of a process: of each of its threads.
 fn children(pid: Pid) -> Option<Vec<Pid>> {
     let mut found = Vec::new();
