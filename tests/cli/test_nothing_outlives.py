@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -71,7 +72,8 @@ def kill_front_with_both_stopped(front: Front) -> None:
 
 def kill_front_with_stopped_workers(front: Front) -> None:
     for worker in front.workers():
-        os.kill(worker, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # a daemon that has hopped on
+            os.kill(worker, signal.SIGSTOP)
     kill(front.pid)
 
 
@@ -128,6 +130,24 @@ def test_killed_guard_ends_nothing_and_is_told(launch: Launcher, tmp_path: Path)
     assert len(alive()) >= 4 * 3
     kill(front.pid)
     assert everything_is_gone(1.0), alive()
+
+
+@pytest.mark.parametrize("victim", ["front", "keeper"])
+def test_daemons_are_asked_before_they_are_killed(launch: Launcher, tmp_path: Path, victim: str) -> None:
+    daemon = (
+        'trap "touch $1/asked.$RANK.$2; exit" TERM; touch $1/$RANK.$2.ready; while :; do sleep 0.01; done'
+    )
+    body = "for i in 1 2 3; do setsid sh -c '" + daemon + '\' sh "$0" $i & done; exec sleep 1000'
+    for run in range(3):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        front = launch.start("-n", "4", "--no-python", "sh", "-c", body, folder)
+        front.folder = folder
+        front.wait_ready(12)
+        kill(front.pid if victim == "front" else front.keeper())
+        assert everything_is_gone(1.0), alive()
+        front.end()
+        assert len(list(folder.glob("asked.*"))) == 12, run
 
 
 def test_job_without_its_guard_ends_as_it_would(launch: Launcher, tmp_path: Path) -> None:
