@@ -63,7 +63,7 @@ def test_host_is_untouched_by_sigchld_and_wait_any(tmp_path: Path) -> None:
     check(
         tmp_path,
         """
-        import os, signal, subprocess, threading, time
+        import os, signal, tempfile, threading, time
         import nativelaunch
         seen, stolen = [], []
         signal.signal(signal.SIGCHLD, lambda *_: seen.append(1))
@@ -76,10 +76,12 @@ def test_host_is_untouched_by_sigchld_and_wait_any(tmp_path: Path) -> None:
                     time.sleep(0.0005)
         thread = threading.Thread(target=thief, daemon=True)
         thread.start()
-        # Each comes to its own end, although the first ends the others.
-        code = "trap '' TERM; sleep 0.1; exit $((RANK + 1))"
-        for _ in range(20):
-            outcome = nativelaunch.run(["sh", "-c", code], nproc_per_node=8)
+        # Each comes to its own end, although the first ends the others: they leave when all are there.
+        code = "trap '' TERM; : > $0/$RANK; until [ -e $0/7 ] && [ $(ls $0 | wc -l) = 8 ]; do sleep 0.01; done; "
+        code += "exit $((RANK + 1))"
+        for _ in range(10):
+            here = tempfile.mkdtemp(dir=os.path.dirname(__file__))
+            outcome = nativelaunch.run(["sh", "-c", code, here], nproc_per_node=8)
             assert [rank.status for rank in outcome.ranks] == [1, 2, 3, 4, 5, 6, 7, 8], outcome.to_json()
             assert outcome.status == outcome.first_failure.status
         stop.set()
