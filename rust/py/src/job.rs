@@ -124,6 +124,19 @@ impl Job {
         Self(Arc::new(Shared { job, grace, owner: process::id(), is_watched: AtomicBool::new(false) }))
     }
 
+    /// Waits until every rank runs its program. What a signal handler raises meanwhile ends the job first.
+    pub(crate) fn wait_started(&self, py: Python<'_>) -> PyResult<()> {
+        let started = self.wait_for(py, |job, interrupted| job.wait_started(interrupted).map(Some));
+        if started.is_err() {
+            // Of a job that could not start nothing is left, and neither call does anything.
+            py.detach(|| {
+                let _ = self.0.job.request_stop(Reason::Stopped, Duration::ZERO);
+                let _ = self.0.job.wait(None);
+            });
+        }
+        started.map(drop)
+    }
+
     /// Before any lock of the job is touched: in a forked child another thread's lock stays locked for ever.
     pub(crate) fn check_owner(&self) -> PyResult<()> {
         if process::id() == self.0.owner {

@@ -104,8 +104,10 @@ pub(crate) fn start(
         });
     }
     let plan = builder.build().map_err(|error| exception(&error))?;
-    let job: core::Job = py.detach(|| plan.start()).map_err(|error| exception(&error))?;
-    Ok(Job::new(job, grace))
+    let job: core::Job = py.detach(|| plan.begin()).map_err(|error| exception(&error))?;
+    let job = Job::new(job, grace);
+    job.wait_started(py)?;
+    Ok(job)
 }
 
 fn path(bytes: Bytes) -> PathBuf {
