@@ -225,8 +225,8 @@ class TestUnderBash:
         return terminal
 
     def test_ctrl_z_and_fg(self, bash: Terminal, binary: str, tmp_path: Path) -> None:
-        body = 'touch "$0/$RANK.ready"; while [ ! -e "$0/go" ]; do sleep 0.02; done; exit $((RANK * 3))'
-        bash.type(f"{binary} -n 2 --no-python sh -c '{body}' {tmp_path}\n".encode())
+        command = " ".join(program("wait_for_go", tmp_path))
+        bash.type(f"{binary} -n 2 {command}\n".encode())
         wait_ready(tmp_path, 2)
         bash.type(CTRL_Z)
         bash.wait_screen(b"Stopped")
