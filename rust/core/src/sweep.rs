@@ -1,12 +1,17 @@
 //! Ending the descendants that a subreaper is left with.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::os;
 use crate::pid::Pid;
+use crate::policy::KILL_ROUND;
 use crate::signal::Signal;
+
+/// The longest chase: half of the time between two rounds.
+const CHASE: Duration = KILL_ROUND.checked_div(2).expect("not zero");
 
 /// The descendants of this process that were sent a signal.
 #[derive(Default)]
@@ -31,6 +36,33 @@ impl Sweep {
             }
             if os::signal_child_of(pid, parent, signals) && !is_worker(pid) {
                 self.signalled.insert(pid);
+            }
+        }
+        if kill {
+            self.chase(is_worker);
+        }
+    }
+
+    /// SIGKILL to each child as it is adopted, for a short while or until none is new. A process that forks and ends all
+    /// the time is gone before a walk of the tree comes to it; it must be met between the death of its parent, which
+    /// makes it our child, and its own fork.
+    fn chase(&mut self, is_worker: impl Fn(Pid) -> bool) {
+        let Some(children) = os::OwnChildren::open() else { return };
+        let until = os::monotonic() + CHASE;
+        let mut known = HashSet::new();
+        while os::monotonic() < until {
+            let mut any_new = false;
+            children.each(|pid| {
+                if known.insert(pid) {
+                    any_new = true;
+                    os::kill_child(pid);
+                    if !is_worker(pid) {
+                        self.signalled.insert(pid);
+                    }
+                }
+            });
+            if !any_new || reap(&is_worker) != Left::Some {
+                return;
             }
         }
     }

@@ -83,6 +83,12 @@ pub(crate) fn signal_child_of(pid: Pid, parent: Pid, signals: &[Signal]) -> bool
     signals.iter().all(|&signal| send_signal(&pidfd, signal).is_ok())
 }
 
+/// SIGKILL to a child that is not reaped: its number is its own until then.
+pub(crate) fn kill_child(pid: Pid) {
+    // SAFETY: plain numbers; a pid above 1 names one process.
+    unsafe { libc::kill(pid.get(), libc::SIGKILL) };
+}
+
 /// What became of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reap {

@@ -1,6 +1,7 @@
 //! The tree of processes, from `/proc`.
 
 use std::fs;
+use std::io::{Read as _, Seek as _};
 
 use crate::pid::Pid;
 
@@ -29,6 +30,25 @@ fn children(pid: Pid) -> Option<Vec<Pid>> {
         found.extend(list.split_ascii_whitespace().filter_map(|pid| Pid::new(pid.parse().ok()?)));
     }
     Some(found)
+}
+
+/// The children of this process, which has one thread, read again and again.
+pub(crate) struct OwnChildren(fs::File);
+
+impl OwnChildren {
+    /// `None` where the kernel keeps no list.
+    pub(crate) fn open() -> Option<Self> {
+        fs::File::open("/proc/thread-self/children").ok().map(Self)
+    }
+
+    /// Calls `f` for each.
+    pub(crate) fn each(&self, mut f: impl FnMut(Pid)) {
+        let mut list = String::new();
+        let mut file = &self.0;
+        if file.rewind().is_ok() && file.read_to_string(&mut list).is_ok() {
+            list.split_ascii_whitespace().filter_map(|pid| Pid::new(pid.parse().ok()?)).for_each(&mut f);
+        }
+    }
 }
 
 /// Every process with its parent, where the kernel keeps no list of children.
