@@ -61,12 +61,13 @@ def test_limit_of_processes_reached_half_way_is_told_and_leaves_nothing(
     assert ended.status == 1
     assert len(ended.lines) == 1, ended
     assert "resource temporarily unavailable" in ended.err
-    # At three and four it depends on how soon the process that made the guard is gone.
-    if limit > 4:
-        assert ended.err == (
-            f"nativelaunch: cannot start rank {limit - 3}: fork: resource temporarily unavailable "
+    # It depends a little on how soon the process that made the guard is gone.
+    if limit >= 4:
+        assert ended.err in [
+            f"nativelaunch: cannot start rank {rank}: fork: resource temporarily unavailable "
             f"(this user may have {limit} processes: ulimit -u)\n"
-        )
+            for rank in (limit - 4, limit - 3)
+        ]
     assert not alive()
 
 
