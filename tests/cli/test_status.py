@@ -66,19 +66,21 @@ def test_death_by_a_signal_is_128_and_its_number(launch: Launcher, signum: int) 
     assert ended.lines[1] == "nativelaunch: ranks 0, 1 were ended (SIGTERM)"
 
 
-def test_report_names_the_pid_and_is_the_last_thing_printed(launch: Launcher) -> None:
+def test_report_names_the_pid_and_is_the_last_thing_printed(launch: Launcher, tmp_path: Path) -> None:
     # The others have something to say when they are ended.
     body = (
-        'if [ $RANK = 1 ]; then echo "pid $$"; exit 7; fi; '
-        'trap "echo farewell >&2; exit 3" TERM; while :; do sleep 0.01; done'
+        'trap "echo farewell >&2; exit 3" TERM; touch "$0/$RANK.ready"; '
+        'while [ ! -e "$0/go" ] || [ $RANK != 1 ]; do sleep 0.01; done; echo "pid $$"; exit 7'
     )
-    ended = launch.run("-n", "4", "--no-python", "sh", "-c", body)
+    front = launch.start("-n", "4", "--no-python", "sh", "-c", body, tmp_path)
+    front.wait_ready(4)
+    (tmp_path / "go").touch()
+    ended = front.end()
     assert ended.status == 7
     pid = ended.out.decode().split()[1]
-    assert ended.lines[-2].startswith(f"nativelaunch: rank 1 (local 1, pid {pid}, host ")
-    # Those that were ended before their trap was set died of SIGTERM.
-    assert ended.lines[-1].startswith("nativelaunch: rank")
-    assert all(line == "farewell" for line in ended.lines[:-3])
+    assert ended.lines[:3] == ["farewell"] * 3
+    assert ended.lines[3].startswith(f"nativelaunch: rank 1 (local 1, pid {pid}, host ")
+    assert ended.lines[4:] == ["nativelaunch: ranks 0, 2, 3 were ended (exited with 3)"]
 
 
 def test_first_failure_is_the_first_by_the_order_of_deaths(launch: Launcher, tmp_path: Path) -> None:
