@@ -1,22 +1,23 @@
 //! The handle of a running job: the part that lives in the caller's process.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::error::{Error, ErrorKind, Stage, describe};
+use crate::VERSION;
+use crate::error::{Error, ErrorKind, describe};
 use crate::event::{Event, EventKind};
 use crate::os::host::Bell;
 use crate::os::{self, Poller};
 use crate::outcome::{Outcome, RankOutcome, RankReason, Reason, SpawnFailure, WaitStatus};
 use crate::pid::Pid;
-use crate::plan::{Plan, Worker};
+use crate::plan::Plan;
+use crate::policy;
+use crate::program;
 use crate::signal::Signal;
 use crate::wire::{Inbox, Reply, Request};
 
@@ -31,16 +32,15 @@ const GONE_WITHIN: Duration = Duration::from_secs(3);
 /// All methods may be called from any thread.
 #[derive(Debug)]
 pub struct Job {
-    id: String,
     host: String,
     /// The process that started it.
     owner: u32,
     socket: OwnedFd,
     keeper: OwnedFd,
     guard: OwnedFd,
-    guard_pid: Pid,
-    workers: Vec<Worker>,
-    environ_path: Option<OsString>,
+    plan: Plan,
+    /// Held while a request is sent: frames of two threads must not mix.
+    sending: Mutex<()>,
     /// Rung while events are queued, so that one thread's reading of the socket does not hide them from another.
     news: Bell,
     /// The socket and the bell.
@@ -57,22 +57,25 @@ struct State {
     first_failure: Option<u32>,
     outcome: Option<Outcome>,
     error: Option<Error>,
-    /// Guard and keeper have been waited for.
+    /// Guard and keeper are gone, or were waited for long enough.
     settled: bool,
+    /// When there was nothing more to hear.
+    ended: Option<Duration>,
+    guard_lost: bool,
     started: f64,
 }
 
 /// Starts the job and waits until every worker runs its program.
 pub(crate) fn start(plan: Plan) -> Result<Job, Error> {
-    let job = begin(plan)?;
+    let job = begin(plan, || false)?;
     job.wait_started(|| false)?;
     Ok(job)
 }
 
 /// Starts guard and keeper, which then start the workers.
-pub(crate) fn begin(plan: Plan) -> Result<Job, Error> {
+pub(crate) fn begin(mut plan: Plan, interrupted: impl FnMut() -> bool) -> Result<Job, Error> {
     for worker in &plan.workers {
-        check_program(&plan, worker)?;
+        program::check(&plan, worker)?;
     }
     let path = &plan.supervisor;
     let fail = |what: &str| {
@@ -86,7 +89,7 @@ pub(crate) fn begin(plan: Plan) -> Result<Job, Error> {
     fds.extend(plan.fds.iter().map(|fd| fd.fd.as_fd()));
     os::start_guard(path, &fds).map_err(fail("clone"))?;
     drop(theirs);
-    let (hello, mut pidfds) = read_hello(&socket, path)?;
+    let mut pidfds = read_hello(&socket, path, interrupted)?;
     let (Some(guard), Some(keeper)) = (pidfds.pop(), pidfds.pop()) else {
         return Err(Error::new(ErrorKind::Protocol, "the keeper's hello came without its descriptors"));
     };
@@ -109,35 +112,45 @@ pub(crate) fn begin(plan: Plan) -> Result<Job, Error> {
         outcome: None,
         error: None,
         settled: false,
+        ended: None,
+        guard_lost: false,
         started: os::unix_time(),
     };
     let news = Bell::new()?;
     let ready = Poller::new().map_err(fail("epoll"))?;
     ready.watch(&socket, 0).and_then(|()| ready.watch(&news, 1)).map_err(fail("epoll"))?;
+    // The keeper's now.
+    plan.fds.clear();
     Ok(Job {
-        id: plan.job,
         host: os::hostname(),
         owner: std::process::id(),
         socket,
         keeper,
         guard,
-        guard_pid: hello,
-        environ_path: plan.environ.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone()),
-        workers: plan.workers,
+        plan,
+        sending: Mutex::new(()),
         news,
         ready,
         state: Mutex::new(state),
     })
 }
 
-/// The guard's pid, and the pidfds of keeper and guard.
-fn read_hello(socket: &OwnedFd, supervisor: &Path) -> Result<(Pid, Vec<OwnedFd>), Error> {
+/// The pidfds of keeper and guard.
+fn read_hello(
+    socket: &OwnedFd,
+    supervisor: &Path,
+    mut interrupted: impl FnMut() -> bool,
+) -> Result<Vec<OwnedFd>, Error> {
     let fail = |text: String| Error::new(ErrorKind::Supervisor, text);
     let (mut inbox, mut fds) = (Inbox::default(), Vec::new());
     let deadline = os::monotonic() + HELLO_WITHIN;
     loop {
         let left = deadline.saturating_sub(os::monotonic());
-        let ready = os::poll_ready(socket, Some(left), || false);
+        let ready = os::poll_ready(socket, Some(left), &mut interrupted);
+        if matches!(ready, Ok(None)) {
+            os::shut_down(socket);
+            return Err(Error::new(ErrorKind::State, "the start was interrupted; the job is ended"));
+        }
         if !matches!(ready, Ok(Some(true))) {
             return Err(fail(format!(
                 "the supervisor {supervisor:?} did not answer within {HELLO_WITHIN:?}"
@@ -154,7 +167,10 @@ fn read_hello(socket: &OwnedFd, supervisor: &Path) -> Result<(Pid, Vec<OwnedFd>)
         };
         let Some(frame) = inbox.accept(&bytes)? else { continue };
         return match Reply::decode(&frame)? {
-            Reply::Hello { guard, .. } => Ok((guard, fds)),
+            Reply::Hello { version } if version == VERSION => Ok(fds),
+            Reply::Hello { version } => Err(fail(format!(
+                "this is nativelaunch {VERSION}, the supervisor {supervisor:?} is {version}: install both in one version"
+            ))),
             Reply::Error(text) => Err(fail(format!("cannot start the supervisor: {text}"))),
             Reply::StartFailed(errno) => {
                 Err(fail(format!("cannot start the supervisor: exec {supervisor:?}: {}", describe(errno))))
@@ -167,7 +183,7 @@ fn read_hello(socket: &OwnedFd, supervisor: &Path) -> Result<(Pid, Vec<OwnedFd>)
 impl Job {
     /// The job's id.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.plan.job
     }
 
     /// Pids of the workers that were made so far, by local rank.
@@ -192,7 +208,8 @@ impl Job {
                 }
                 if let Some(outcome) = &state.outcome {
                     let failure = outcome.spawn_failure;
-                    self.settle(&mut state);
+                    drop(state);
+                    self.settle(None);
                     return failure.map_or(Ok(()), |failure| Err(self.describe_spawn_failure(failure)));
                 }
                 if state.running == state.ranks.len() {
@@ -223,7 +240,7 @@ impl Job {
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<Option<Event>, Error> {
         self.check_owner()?;
-        let deadline = timeout.map(|timeout| os::monotonic() + timeout);
+        let deadline = timeout.and_then(|timeout| os::monotonic().checked_add(timeout));
         loop {
             {
                 let mut state = self.lock();
@@ -258,19 +275,19 @@ impl Job {
         mut interrupted: impl FnMut() -> bool,
     ) -> Result<Option<Outcome>, Error> {
         self.check_owner()?;
-        let deadline = timeout.map(|timeout| os::monotonic() + timeout);
+        let deadline = timeout.and_then(|timeout| os::monotonic().checked_add(timeout));
         loop {
-            {
+            let end = {
                 let mut state = self.lock();
                 self.pump(&mut state);
-                if let Some(error) = state.error.clone() {
-                    self.settle(&mut state);
-                    return Err(error);
-                }
-                if state.outcome.is_some() {
-                    self.settle(&mut state);
-                    return Ok(state.outcome.clone());
-                }
+                state
+                    .error
+                    .clone()
+                    .map(Err)
+                    .or_else(|| state.outcome.clone().map(|outcome| Ok(Some(outcome))))
+            };
+            if let Some(end) = end {
+                return if self.settle(deadline) { end } else { Ok(None) };
             }
             let left = deadline.map(|at| at.saturating_sub(os::monotonic()));
             // Whoever reads the outcome: the end of file behind it is there for everybody.
@@ -299,7 +316,7 @@ impl Job {
     /// the grace, or a second one.
     pub fn signal(&self, signal: Signal, rank: Option<u32>) -> Result<(), Error> {
         if let Some(rank) = rank {
-            if !self.workers.iter().any(|worker| worker.rank == rank) {
+            if !self.plan.workers.iter().any(|worker| worker.rank == rank) {
                 return Err(Error::usage(format!("rank is not one of this job on this node: {rank}")));
             }
         }
@@ -312,17 +329,23 @@ impl Job {
         self.request(&Request::Signal { signal, code, sender, rank: None })
     }
 
-    /// Asks the job to end: SIGTERM now and SIGKILL after the grace, or SIGKILL now if it is zero. Does not wait.
+    /// Asks the job to end: SIGTERM now and SIGKILL after the grace, or SIGKILL now if it is zero. Does not wait. Within 5 s
+    /// of a terminating signal to the whole group, as Ctrl-C is, there is no SIGTERM: the ranks have theirs, and a second
+    /// one would disturb their clean-up.
     pub fn request_stop(&self, reason: Reason, grace: Duration) -> Result<(), Error> {
+        policy::check("grace", grace)?;
         self.request(&Request::Stop { reason, grace })
     }
 
     fn request(&self, request: &Request) -> Result<(), Error> {
         self.check_owner()?;
-        let state = self.lock();
-        if state.outcome.is_some() || state.error.is_some() {
-            return Ok(());
+        {
+            let state = self.lock();
+            if state.outcome.is_some() || state.error.is_some() {
+                return Ok(());
+            }
         }
+        let _one_at_a_time = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         match os::send_all(&self.socket, &request.encode()) {
             // The job has ended; the outcome tells.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
@@ -378,16 +401,16 @@ impl Job {
                     state.first_failure = outcome.first_failure;
                     state.end(*outcome);
                 }
-                Ok(Some(Reply::Error(text))) => state.error = Some(Error::new(ErrorKind::Supervisor, text)),
+                Ok(Some(Reply::Error(text))) => state.fail(Error::new(ErrorKind::Supervisor, text)),
                 Ok(Some(Reply::Hello { .. } | Reply::StartFailed(_))) | Err(_) => {
                     os::shut_down(&self.socket);
-                    state.error = Some(Error::new(ErrorKind::Protocol, "the keeper sent something unknown"));
+                    state.fail(Error::new(ErrorKind::Protocol, "the keeper sent something unknown"));
                 }
             }
         }
     }
 
-    /// The keeper is gone without a last word: the guard ends what is left, and nobody knows how the ranks ended.
+    /// The keeper is gone without a last word: the guard ends what is left, and nobody knows how the other ranks ended.
     fn lost(&self, state: &mut State) {
         for rank in &mut state.ranks {
             if rank.status.is_none() && rank.pid.is_some() {
@@ -395,10 +418,12 @@ impl Job {
                 rank.status = Some(WaitStatus::Lost);
             }
         }
+        let first = state.ranks.iter().find(|rank| Some(rank.rank) == state.first_failure);
+        let status = first.and_then(|rank| rank.status).map_or(1, WaitStatus::shell_status);
         state.end(Outcome {
-            job: self.id.clone(),
+            job: self.plan.job.clone(),
             host: self.host.clone(),
-            status: 1,
+            status,
             reason: Reason::SupervisorLost,
             signal: None,
             first_failure: state.first_failure,
@@ -406,31 +431,39 @@ impl Job {
             ranks: state.ranks.clone(),
             swept: 0,
             unkillable: Vec::new(),
-            guard_lost: false,
+            guard_lost: state.guard_lost,
             started: state.started,
             ended: os::unix_time(),
         });
     }
 
-    /// Waits until keeper and guard are gone, the guard last.
-    fn settle(&self, state: &mut State) {
-        if std::mem::replace(&mut state.settled, true) {
-            return;
-        }
-        let deadline = os::monotonic() + GONE_WITHIN;
+    /// Waits until keeper and guard are gone, the guard last, until the deadline: whether they are. One that is stuck is
+    /// not waited for long.
+    fn settle(&self, deadline: Option<Duration>) -> bool {
+        let patience = {
+            let state = self.lock();
+            if state.settled {
+                return true;
+            }
+            state.ended.map_or_else(os::monotonic, |ended| ended + GONE_WITHIN)
+        };
+        let until = deadline.map_or(patience, |deadline| deadline.min(patience));
         for process in [&self.keeper, &self.guard] {
-            let left = deadline.saturating_sub(os::monotonic());
             let _ = os::send_signal(process, Signal::CONT);
-            let _ = os::poll_ready(process, Some(left), || false);
+            let left = until.saturating_sub(os::monotonic());
+            let gone = matches!(os::poll_ready(process, Some(left), || false), Ok(Some(true)));
+            if !gone && os::monotonic() < patience {
+                return false;
+            }
         }
         // A subreaper or PID 1 has inherited it.
-        os::reap_child(self.guard_pid);
+        let _ = os::reap_pidfd(&self.guard);
+        self.lock().settled = true;
+        true
     }
 
     fn describe_spawn_failure(&self, failure: SpawnFailure) -> Error {
-        let SpawnFailure { rank, stage, errno } = failure;
-        let worker = self.workers.iter().find(|worker| worker.rank == rank);
-        spawn_error(rank, stage, errno, worker, self.environ_path.as_deref())
+        program::spawn_error(&self.plan, failure)
     }
 }
 
@@ -443,6 +476,7 @@ impl State {
                 rank.started_ns = Some(event.time_ns);
             }
             (EventKind::Exec, _) => self.running += 1,
+            (EventKind::GuardLost, _) => self.guard_lost = true,
             (&EventKind::Exited(status, order), Some(rank)) => {
                 rank.status = Some(status);
                 rank.order = Some(order);
@@ -465,7 +499,13 @@ impl State {
     fn end(&mut self, outcome: Outcome) {
         let time_ns = u64::try_from(os::monotonic().as_nanos()).unwrap_or(u64::MAX);
         self.events.push_back(Event { rank: None, pid: None, time_ns, kind: EventKind::Ended });
+        self.ended = Some(os::monotonic());
         self.outcome = Some(outcome);
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.ended = Some(os::monotonic());
+        self.error = Some(error);
     }
 }
 
@@ -492,59 +532,4 @@ fn poll(
     interrupted: impl FnMut() -> bool,
 ) -> Result<Option<bool>, Error> {
     os::poll_ready(fd, timeout, interrupted).map_err(|errno| Error::os("cannot wait for the job", errno))
-}
-
-/// Refuses a program that cannot be found or executed before anything is started. The exec itself decides; this only
-/// says so earlier.
-fn check_program(plan: &Plan, worker: &Worker) -> Result<(), Error> {
-    let environ = plan.environment(worker);
-    let path = environ.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-    let mut errno = libc::ENOENT;
-    for file in candidates(worker, path) {
-        match std::fs::metadata(&file) {
-            Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => return Ok(()),
-            Ok(_) => errno = libc::EACCES,
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {}
-            // What we may not look at may still be executable.
-            Err(_) => return Ok(()),
-        }
-    }
-    Err(spawn_error(worker.rank, Stage::Exec, errno, Some(worker), path))
-}
-
-fn candidates(worker: &Worker, path: Option<&OsStr>) -> Vec<PathBuf> {
-    let cwd = worker.cwd.as_deref().unwrap_or(Path::new(""));
-    let program = worker.argv.first().map(OsString::as_os_str).unwrap_or_default();
-    os::search(program, path).into_iter().map(|file| cwd.join(file)).collect()
-}
-
-fn spawn_error(rank: u32, stage: Stage, errno: i32, worker: Option<&Worker>, path: Option<&OsStr>) -> Error {
-    let why = describe(errno);
-    let what = match (stage, worker) {
-        (Stage::Exec, Some(worker)) => {
-            let program = worker.argv.first().map(OsString::as_os_str).unwrap_or_default();
-            let line = (errno == libc::ENOENT)
-                .then(|| candidates(worker, path).iter().find_map(|file| first_line(file)))
-                .flatten()
-                .map(|line| format!(" (its first line names an interpreter that is missing: {line:?})"));
-            format!("exec {program:?}: {why}{}", line.unwrap_or_default())
-        }
-        (Stage::Chdir, Some(Worker { cwd: Some(cwd), .. })) => format!("chdir {cwd:?}: {why}"),
-        (Stage::Fork, _) if errno == libc::EAGAIN => {
-            let limit = os::process_limit()
-                .map(|limit| format!(" (this user may have {limit} processes: ulimit -u)"));
-            format!("fork: {why}{}", limit.unwrap_or_default())
-        }
-        _ => format!("{}: {why}", stage.name()),
-    };
-    Error::spawn(rank, stage, errno, format!("cannot start rank {rank}: {what}"))
-}
-
-/// The first line of a script, `#!...`.
-fn first_line(file: &Path) -> Option<String> {
-    use std::io::Read;
-    let mut start = Vec::new();
-    std::fs::File::open(file).ok()?.take(256).read_to_end(&mut start).ok()?;
-    let line = start.split(|&byte| byte == b'\n').next()?;
-    line.starts_with(b"#!").then(|| String::from_utf8_lossy(line).into_owned())
 }

@@ -23,6 +23,7 @@ pub enum ErrorKind {
 /// Where a start went wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[repr(u8)]
 pub enum Stage {
     /// Making the process.
     Fork,
@@ -132,6 +133,7 @@ pub(crate) fn exec_status(errno: i32) -> u8 {
         | libc::EISDIR
         | libc::ELOOP
         | libc::ELIBBAD
+        | libc::E2BIG
         | libc::ETXTBSY => 126,
         _ => 1,
     }

@@ -119,7 +119,7 @@ impl Keeper {
         poller.watch(&signals, SIGNALS)?;
         poller.watch(&client, CLIENT)?;
         poller.watch(&guard_fd, GUARD)?;
-        let hello = Reply::Hello { version: VERSION.into(), guard }.encode();
+        let hello = Reply::Hello { version: VERSION.into() }.encode();
         if let Some(socket) = socket {
             // A client that is gone already is seen by its pidfd.
             let _ = os::send_with_fds(socket, &hello, &[own_fd.as_fd(), guard_fd.as_fd()]);
@@ -302,7 +302,7 @@ impl Keeper {
 
     fn spawn(&mut self, slot: Slot) -> Result<(), Errno> {
         let worker = &self.plan.workers[slot];
-        let spawned = self.image(worker).and_then(|image| os::spawn(&image, self.own, self.floor));
+        let spawned = self.image(worker).and_then(|mut image| os::spawn(&mut image, self.own, self.floor));
         let Spawned { pid, pidfd, status } = match spawned {
             Ok(spawned) => spawned,
             Err(errno) => {

@@ -28,6 +28,7 @@ mod outcome;
 mod pid;
 mod plan;
 pub mod policy;
+mod program;
 mod signal;
 mod sweep;
 mod topology;

@@ -195,10 +195,13 @@ impl Outcome {
             }
             Reason::Timeout => lines.push("ended: the time limit passed".to_owned()),
             Reason::Stopped => lines.push("stopped".to_owned()),
-            Reason::SupervisorLost => lines.push(
-                "supervisor lost: the keeper was killed, the ranks were ended with it and their status is unknown"
-                    .to_owned(),
-            ),
+            Reason::SupervisorLost => {
+                lines.extend(self.first_failure().map(|first| self.describe_failure(first)));
+                lines.push(
+                    "supervisor lost: the keeper was killed, the ranks were ended with it and their status is unknown"
+                        .to_owned(),
+                );
+            }
         }
         lines.extend(self.describe_others());
         if self.guard_lost {
@@ -207,7 +210,8 @@ impl Outcome {
         if !self.unkillable.is_empty() {
             let pids: Vec<_> = self.unkillable.iter().map(ToString::to_string).collect();
             lines.push(format!(
-                "left behind, in uninterruptible sleep after SIGKILL: pid {}",
+                "left behind, still there 5 s after SIGKILL (in uninterruptible sleep, or new processes all the time): \
+                 pid {}",
                 pids.join(", ")
             ));
         }

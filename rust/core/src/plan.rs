@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::policy::Policy;
+use crate::policy::{self, Policy};
 use crate::topology::{RankEnv, Topology};
 use crate::wire::{Decoder, Encoder, Malformed};
 use crate::{VERSION, cpus, os};
@@ -113,7 +113,15 @@ impl Plan {
     /// Starts guard and keeper, and returns while they start the workers: for callers that have signals to pass on
     /// meanwhile. A worker that cannot be started ends the job; [`crate::Job::spawn_error`] tells.
     pub fn begin(self) -> Result<crate::Job, Error> {
-        crate::client::begin(self)
+        crate::client::begin(self, || false)
+    }
+
+    /// As [`Self::begin`]; `interrupted` is asked while guard and keeper start whether to give up.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::State`] if it did; nothing is left then.
+    pub fn begin_interruptible(self, interrupted: impl FnMut() -> bool) -> Result<crate::Job, Error> {
+        crate::client::begin(self, interrupted)
     }
 
     /// The environment of a worker, in the order it was given.
@@ -407,7 +415,8 @@ impl<'a> PlanBuilder<'a> {
         self
     }
 
-    /// From an outside signal, or a stop, to SIGKILL; 30 s unless given.
+    /// From an outside signal, or a stop, to SIGKILL; 30 s unless given, and less than the grace of a job that this one
+    /// is a part of.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.policy.grace = grace;
         self
@@ -444,13 +453,18 @@ impl<'a> PlanBuilder<'a> {
     /// [`crate::ErrorKind::Usage`], with the field and its value, for what cannot work; [`crate::ErrorKind::Os`] when the
     /// system refuses a port or a descriptor.
     pub fn build(mut self) -> Result<Plan, Error> {
-        self.check_command("command", &self.command)?;
+        check_command("command", &self.command)?;
+        policy::check("grace", self.policy.grace)?;
+        policy::check("peer_grace", self.policy.peer_grace)?;
+        policy::check("sweep_grace", self.policy.sweep_grace)?;
         let job = os::random_hex()?;
         let mut fds = Vec::new();
         let topology = self.topology(&mut fds)?;
         let streams = self.streams(&topology, &mut fds)?;
         self.passed(&mut fds)?;
-        let environ = self.environment(&topology, &job)?;
+        let mut environ = self.base_environment()?;
+        self.policy.grace = within_outer(self.policy.grace, &environ);
+        self.add_variables(&mut environ, &topology, &job);
         let cwd = self.cwd.clone();
         if let Some(cwd) = &cwd {
             check_directory("cwd", cwd)?;
@@ -479,7 +493,7 @@ impl<'a> PlanBuilder<'a> {
             }
             env.extend(changes);
             if let Some(argv) = &argv {
-                self.check_command(&format!("command of local rank {local_rank}"), argv)?;
+                check_command(&format!("command of local rank {local_rank}"), argv)?;
             }
             if let Some(cwd) = &own_cwd {
                 check_directory(&format!("cwd of local rank {local_rank}"), cwd)?;
@@ -502,25 +516,6 @@ impl<'a> PlanBuilder<'a> {
             None => find_supervisor()?,
         };
         Ok(Plan { job, topology, policy: self.policy, environ, workers, fds, supervisor })
-    }
-
-    #[allow(clippy::unused_self)]
-    fn check_command(&self, field: &str, command: &[OsString]) -> Result<(), Error> {
-        match command.first() {
-            None => return Err(Error::usage(format!("{field} is empty"))),
-            Some(program) if program.is_empty() => {
-                return Err(Error::usage(format!("{field} starts with an empty string")));
-            }
-            Some(_) => {}
-        }
-        for (index, argument) in command.iter().enumerate() {
-            if argument.as_bytes().contains(&0) {
-                return Err(Error::usage(format!(
-                    "argument {index} of {field} contains a NUL byte: {argument:?}"
-                )));
-            }
-        }
-        Ok(())
     }
 
     fn topology(&self, fds: &mut Vec<PlanFd>) -> Result<Topology, Error> {
@@ -595,8 +590,8 @@ impl<'a> PlanBuilder<'a> {
         Ok(())
     }
 
-    fn environment(&self, topology: &Topology, job: &str) -> Result<Vec<(OsString, OsString)>, Error> {
-        // What is inherited passes as it is, also a name such as "=x".
+    /// What is inherited, as it is, and the changes for every worker.
+    fn base_environment(&self) -> Result<Vec<(OsString, OsString)>, Error> {
         let mut environ = self.environ.clone().unwrap_or_else(|| std::env::vars_os().collect());
         for (name, value) in self.environ.iter().flatten() {
             check_variable(name, Some(value))?;
@@ -605,6 +600,10 @@ impl<'a> PlanBuilder<'a> {
             check_variable(name, value.as_deref())?;
             change(&mut environ, name, value.as_deref());
         }
+        Ok(environ)
+    }
+
+    fn add_variables(&self, environ: &mut Vec<(OsString, OsString)>, topology: &Topology, job: &str) {
         let grace = self.policy.grace.as_secs_f64().to_string();
         for (name, value) in [
             ("NATIVELAUNCH", "1"),
@@ -612,7 +611,7 @@ impl<'a> PlanBuilder<'a> {
             ("NATIVELAUNCH_JOB", job),
             ("NATIVELAUNCH_OUTER_GRACE", &grace),
         ] {
-            change(&mut environ, name.as_ref(), Some(value.as_ref()));
+            change(environ, name.as_ref(), Some(value.as_ref()));
         }
         if self.rank_env == RankEnv::Torch {
             let is_set = |name: &str| environ.iter().any(|(n, _)| n == name);
@@ -624,10 +623,9 @@ impl<'a> PlanBuilder<'a> {
                 defaults.push(("OMP_NUM_THREADS", cpus::share(topology.nproc_per_node).to_string()));
             }
             for (name, value) in defaults {
-                change(&mut environ, name.as_ref(), Some(value.as_ref()));
+                change(environ, name.as_ref(), Some(value.as_ref()));
             }
         }
-        Ok(environ)
     }
 }
 
@@ -635,6 +633,34 @@ impl std::fmt::Debug for PlanBuilder<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PlanBuilder").field("command", &self.command).finish_non_exhaustive()
     }
+}
+
+/// Inside another job the outer one's patience is the limit: a second less, or half of it, leaves time to end in order.
+fn within_outer(grace: Duration, environ: &[(OsString, OsString)]) -> Duration {
+    let outer = environ.iter().find(|(name, _)| name == "NATIVELAUNCH_OUTER_GRACE");
+    let seconds = outer.and_then(|(_, value)| value.to_str()?.parse().ok());
+    let Some(outer) = seconds.and_then(|seconds| policy::seconds("outer grace", seconds).ok()) else {
+        return grace;
+    };
+    grace.min(outer.saturating_sub(Duration::from_secs(1)).max(outer / 2))
+}
+
+fn check_command(field: &str, command: &[OsString]) -> Result<(), Error> {
+    match command.first() {
+        None => return Err(Error::usage(format!("{field} is empty"))),
+        Some(program) if program.is_empty() => {
+            return Err(Error::usage(format!("{field} starts with an empty string")));
+        }
+        Some(_) => {}
+    }
+    for (index, argument) in command.iter().enumerate() {
+        if argument.as_bytes().contains(&0) {
+            return Err(Error::usage(format!(
+                "argument {index} of {field} contains a NUL byte: {argument:?}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn check_variable(name: &OsStr, value: Option<&OsStr>) -> Result<(), Error> {
@@ -694,6 +720,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::time::Duration;
 
     use super::{Plan, Stdin, Stream};
     use crate::topology::RankEnv;
@@ -739,6 +766,24 @@ mod tests {
             ),
         ] {
             assert_eq!(text(result), want);
+        }
+    }
+
+    #[test]
+    fn a_grace_is_bounded_and_less_than_the_outer_ones() {
+        for builder in
+            [plan().grace(Duration::MAX), plan().peer_grace(Duration::MAX), plan().sweep_grace(Duration::MAX)]
+        {
+            let text = text(builder.build());
+            assert!(text.contains("grace must be a number of seconds"), "{text}");
+        }
+        for (outer, want) in
+            [("20", 19_000), ("60", 30_000), ("1", 500), ("0", 0), ("nonsense", 30_000), ("-3", 30_000)]
+        {
+            let plan = plan().environ([("NATIVELAUNCH_OUTER_GRACE".into(), outer.into())]).build().unwrap();
+            assert_eq!(plan.policy.grace.as_millis(), want, "{outer}");
+            let seconds = plan.policy.grace.as_secs_f64().to_string();
+            assert!(plan.environ.contains(&("NATIVELAUNCH_OUTER_GRACE".into(), seconds.into())));
         }
     }
 

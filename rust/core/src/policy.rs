@@ -42,6 +42,11 @@ impl Default for Policy {
 /// Ten years: beyond this a grace is a mistake, and sums with the clock stay far from overflow.
 const LONGEST: f64 = 10.0 * 366.0 * 86_400.0;
 
+/// A grace for `field`: absurdly long ones are refused.
+pub(crate) fn check(field: &str, grace: Duration) -> Result<(), Error> {
+    seconds(field, grace.as_secs_f64()).map(drop)
+}
+
 /// Seconds as given by a person, for the option or argument `field`. Negative, NaN and absurdly long are refused.
 pub fn seconds(field: &str, value: f64) -> Result<Duration, Error> {
     if (0.0..=LONGEST).contains(&value) {

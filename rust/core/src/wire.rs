@@ -29,8 +29,8 @@ pub(crate) enum Request {
 /// What the keeper says.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Reply {
-    /// First of all; the pidfds of guard and keeper come with it.
-    Hello { version: String, guard: Pid },
+    /// First of all; the pidfds of keeper and guard come with it.
+    Hello { version: String },
     /// Something happened.
     Event(Event),
     /// The job is over; the keeper ends now.
@@ -109,9 +109,8 @@ impl Reply {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         match self {
-            Self::Hello { version, guard } => {
+            Self::Hello { version } => {
                 e.bytes(version.as_bytes());
-                e.pid(*guard);
                 e.frame(HELLO)
             }
             Self::Event(event) => {
@@ -133,7 +132,7 @@ impl Reply {
     pub(crate) fn decode(frame: &Frame) -> Decoded<Self> {
         let mut d = Decoder(&frame.payload);
         let reply = match frame.kind {
-            HELLO => Self::Hello { version: d.text()?, guard: d.pid()? },
+            HELLO => Self::Hello { version: d.text()? },
             EVENT => Self::Event(d.event()?),
             OUTCOME => Self::Outcome(Box::new(d.outcome()?)),
             ERROR => Self::Error(d.text()?),
@@ -234,7 +233,7 @@ impl Encoder {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Seconds, below an hour of the end of time: ten thousand years fit.
+    /// At most a century, or the other side refuses it.
     pub(crate) fn duration(&mut self, value: Duration) {
         self.u64(value.as_secs());
         self.u32(value.subsec_nanos());
@@ -561,7 +560,7 @@ mod tests {
         ];
         let event = |kind| Reply::Event(Event { rank: Some(1), pid: Pid::new(77), time_ns: 5, kind });
         let mut replies: Vec<_> = kinds.into_iter().map(event).collect();
-        replies.push(Reply::Hello { version: "0.1.0".into(), guard: Pid::new(9).unwrap() });
+        replies.push(Reply::Hello { version: "0.1.0".into() });
         replies.push(Reply::Error("no".into()));
         replies.push(Reply::StartFailed(libc::ENOENT));
         replies.push(Reply::Outcome(Box::new(Outcome {

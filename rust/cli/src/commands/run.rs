@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use nativelaunch_core::front::SignalIntake;
 use nativelaunch_core::{Error, Plan};
@@ -36,18 +35,11 @@ fn plan(options: RunOptions) -> Result<Plan, Error> {
     command.extend(options.arguments);
     Plan::builder(command)
         .nproc_per_node(options.nproc_per_node)
-        .grace(within_outer(options.grace))
+        .grace(options.grace)
         .peer_grace(options.peer_grace)
         // The very file that runs, also when an upgrade has replaced it meanwhile.
         .supervisor("/proc/self/exe")
         .build()
-}
-
-/// Inside another job, the outer one's patience is the limit: one second less leaves time to end in order.
-fn within_outer(grace: Duration) -> Duration {
-    let outer = std::env::var("NATIVELAUNCH_OUTER_GRACE").ok().and_then(|text| text.parse::<f64>().ok());
-    let outer = outer.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    outer.map_or(grace, |outer| grace.min(outer.saturating_sub(Duration::from_secs(1))))
 }
 
 /// A Python script that is not there is told once, before anything starts, and not by every rank.

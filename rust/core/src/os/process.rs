@@ -52,7 +52,7 @@ pub(crate) fn own_pid() -> Option<Pid> {
     Pid::new(rustix::process::getpid().as_raw_nonzero().get())
 }
 
-/// A descriptor for this process.
+/// A descriptor for the process with this number.
 pub(crate) fn open_pidfd(pid: i32) -> Result<OwnedFd, Errno> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(Errno::SRCH)?;
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
@@ -87,6 +87,15 @@ pub(crate) fn signal_child_of(pid: Pid, parent: Pid, signals: &[Signal]) -> bool
 pub(crate) fn kill_child(pid: Pid) {
     // SAFETY: plain numbers; a pid above 1 names one process.
     unsafe { libc::kill(pid.get(), libc::SIGKILL) };
+}
+
+/// Waits for a child that was killed, and reaps it.
+pub(crate) fn wait_for_child(pid: Pid) {
+    let Ok(pid) = libc::id_t::try_from(pid.get()) else { return };
+    // SAFETY: a null siginfo_t asks for nothing to be stored (waitid(2), Linux).
+    while unsafe { libc::waitid(libc::P_PID, pid, std::ptr::null_mut(), libc::WEXITED) } != 0
+        && last_errno() == Errno::INTR
+    {}
 }
 
 /// What became of a child.

@@ -25,8 +25,9 @@ pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
 /// Children of a process: of each of its threads.
 fn children(pid: Pid) -> Option<Vec<Pid>> {
     let mut found = Vec::new();
-    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        let list = fs::read_to_string(task.ok()?.path().join("children")).ok()?;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        // A thread that ends meanwhile hands its children to another.
+        let Ok(list) = fs::read_to_string(task.path().join("children")) else { continue };
         found.extend(list.split_ascii_whitespace().filter_map(|pid| Pid::new(pid.parse().ok()?)));
     }
     Some(found)
@@ -64,7 +65,7 @@ fn scan() -> Vec<(Pid, i32)> {
 
 /// Living descendants of `root`, each with its parent, parents first.
 pub(crate) fn descendants(root: Pid) -> Vec<(Pid, Pid)> {
-    let listed = children(root).is_some();
+    let listed = OwnChildren::open().is_some();
     let table = if listed { Vec::new() } else { scan() };
     let children_of = |pid: Pid| {
         if listed {

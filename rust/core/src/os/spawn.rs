@@ -113,7 +113,7 @@ impl Spawned {
 }
 
 /// Makes the process. `floor`: the status pipe must not be where a passed descriptor goes.
-pub(crate) fn spawn(image: &Image, keeper: Pid, floor: RawFd) -> Result<Spawned, Errno> {
+pub(crate) fn spawn(image: &mut Image, keeper: Pid, floor: RawFd) -> Result<Spawned, Errno> {
     let (status, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let write = rustix::io::fcntl_dupfd_cloexec(&write, floor)?;
     let (pid, pidfd) = fork_with_pidfd(|| {
@@ -154,7 +154,14 @@ fn fork_with_pidfd(child: impl FnOnce()) -> Result<(Pid, OwnedFd), Errno> {
             child();
             super::exit_now(127)
         }
-        super::ForkSide::Parent(pid) => Ok((pid, open_pidfd(pid.get())?)),
+        super::ForkSide::Parent(pid) => match open_pidfd(pid.get()) {
+            Ok(pidfd) => Ok((pid, pidfd)),
+            Err(errno) => {
+                super::kill_child(pid);
+                super::wait_for_child(pid);
+                Err(errno)
+            }
+        },
     }
 }
 
@@ -163,11 +170,11 @@ fn fork_with_pidfd(child: impl FnOnce()) -> Result<(Pid, OwnedFd), Errno> {
 /// # Safety
 /// For the child of a fork. Between here and exec there is no allocation, no lock and no panic: only system calls on
 /// memory that `image` prepared.
-unsafe fn become_program(image: &Image, keeper: Pid, status: RawFd) {
+unsafe fn become_program(image: &mut Image, keeper: Pid, status: RawFd) {
     // SAFETY: see above; every pointer is into `image`, which the child's copy of memory holds.
     unsafe {
-        let failed = |stage: u8| {
-            let mut message = [stage, 0, 0, 0, 0, 0, 0, 0];
+        let failed = |stage: Stage| {
+            let mut message = [stage as u8, 0, 0, 0, 0, 0, 0, 0];
             message[4..].copy_from_slice(&(*libc::__errno_location()).to_ne_bytes());
             libc::write(status, message.as_ptr().cast(), message.len());
         };
@@ -181,20 +188,20 @@ unsafe fn become_program(image: &Image, keeper: Pid, status: RawFd) {
         }
         if let Some(cwd) = &image.cwd {
             if libc::chdir(cwd.as_ptr()) != 0 {
-                return failed(2);
+                return failed(Stage::Chdir);
             }
         }
         close_on_exec_from(3);
         for &(from, to) in &image.placed {
             if libc::dup2(from, to) < 0 {
-                return failed(1);
+                return failed(Stage::Descriptors);
             }
         }
         let mut none = full_set();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
         execute(image);
-        failed(3);
+        failed(Stage::Exec);
     }
 }
 
@@ -203,7 +210,7 @@ unsafe fn become_program(image: &Image, keeper: Pid, status: RawFd) {
 ///
 /// # Safety
 /// As [`become_program`].
-unsafe fn execute(image: &Image) {
+unsafe fn execute(image: &mut Image) {
     // SAFETY: as the caller promises.
     unsafe {
         let errno = libc::__errno_location();
@@ -226,10 +233,10 @@ unsafe fn execute(image: &Image) {
                     return;
                 }
                 libc::ENOEXEC => {
-                    let shell = image.shell.pointers.as_ptr().cast_mut();
+                    let shell = &mut image.shell.pointers;
                     // The child's own copy of the array; nobody else sees the change.
-                    shell.add(1).write(file);
-                    libc::execve(*shell, shell, envp);
+                    shell[1] = file;
+                    libc::execve(shell[0], shell.as_ptr(), envp);
                     return;
                 }
                 libc::EACCES => denied = true,
