@@ -65,15 +65,32 @@ struct State {
     started: f64,
 }
 
-/// Starts the job and waits until every worker runs its program.
-pub(crate) fn start(plan: Plan) -> Result<Job, Error> {
-    let job = begin(plan, || false)?;
-    job.wait_started(|| false)?;
-    Ok(job)
+impl Plan {
+    /// Starts the job: guard, keeper and workers. Returns when every worker runs its program; if one cannot, the others
+    /// are ended and nothing is left.
+    pub fn start(self) -> Result<Job, Error> {
+        let job = self.begin()?;
+        job.wait_started(|| false)?;
+        Ok(job)
+    }
+
+    /// Starts guard and keeper, and returns while they start the workers: for callers that have signals to pass on
+    /// meanwhile. A worker that cannot be started ends the job; [`Job::spawn_error`] tells.
+    pub fn begin(self) -> Result<Job, Error> {
+        begin(self, || false)
+    }
+
+    /// As [`Self::begin`]; `interrupted` is asked while guard and keeper start whether to give up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::State`] if it did; nothing is left then.
+    pub fn begin_interruptible(self, interrupted: impl FnMut() -> bool) -> Result<Job, Error> {
+        begin(self, interrupted)
+    }
 }
 
 /// Starts guard and keeper, which then start the workers.
-pub(crate) fn begin(mut plan: Plan, interrupted: impl FnMut() -> bool) -> Result<Job, Error> {
+fn begin(mut plan: Plan, interrupted: impl FnMut() -> bool) -> Result<Job, Error> {
     for worker in &plan.workers {
         program::check(&plan, worker)?;
     }

@@ -15,7 +15,9 @@
 //! process that a *guard* watches over. Both are the `nativelaunch` binary; see [`PlanBuilder::supervisor`].
 #![deny(unsafe_code)]
 
+mod builder;
 mod client;
+mod codec;
 pub mod cpus;
 mod error;
 mod event;
@@ -34,6 +36,7 @@ mod sweep;
 mod topology;
 mod wire;
 
+pub use builder::{PlanBuilder, RankPlan};
 pub use client::Job;
 pub use error::{Error, ErrorKind, Stage};
 pub use event::{Event, EventKind};
@@ -41,7 +44,7 @@ pub use os::front;
 pub use os::host;
 pub use outcome::{Outcome, RankOutcome, RankReason, Reason, SpawnFailure, WaitStatus};
 pub use pid::Pid;
-pub use plan::{Output, Plan, PlanBuilder, RankPlan, Stdin};
+pub use plan::{Output, Plan, Stdin};
 pub use policy::Policy;
 pub use signal::Signal;
 pub use topology::{RankEnv, Topology};
