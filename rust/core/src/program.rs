@@ -59,6 +59,12 @@ pub(crate) fn spawn_error(plan: &Plan, failure: SpawnFailure) -> Error {
                 .map(|limit| format!(" (this user may have {limit} processes: ulimit -u)"));
             format!("fork: {why}{}", limit.unwrap_or_default())
         }
+        (Stage::Fork | Stage::Descriptors, _) if errno == libc::EMFILE => {
+            // The pipe that tells of the exec, the pidfd.
+            let limit =
+                os::descriptor_limit().map(|limit| format!(" (the keeper may have {limit}: ulimit -n)"));
+            format!("{why}{}", limit.unwrap_or_default())
+        }
         _ => format!("{}: {why}", stage.name()),
     };
     Error::spawn(rank, stage, errno, format!("cannot start rank {rank}: {what}"))

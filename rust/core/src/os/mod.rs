@@ -16,9 +16,10 @@ pub(crate) use fds::{
 pub(crate) use guard_start::start_guard;
 pub(crate) use poll::{Poller, Token, poll_ready};
 pub(crate) use process::{
-    ForkSide, Reap, exit_now, fork, hostname, kill_child, monotonic, name_process, now_ticks, open_own_pidfd,
-    open_pidfd, own_pid, peek_ended_child, process_limit, reap_child, reap_pidfd, reset_sigchld, send_signal,
-    set_death_signal, set_subreaper, signal_child_of, start_session, take_stop, unix_time, wait_for_child,
+    ForkSide, Reap, descriptor_limit, exit_now, fork, hostname, kill_child, monotonic, name_process,
+    now_ticks, open_own_pidfd, open_pidfd, own_pid, peek_ended_child, process_limit, reap_child, reap_pidfd,
+    reset_sigchld, send_signal, set_death_signal, set_subreaper, signal_child_of, start_session, take_stop,
+    unix_time, wait_for_child,
 };
 pub(crate) use procfs::{OwnChildren, descendants, start_ticks};
 pub(crate) use signals::{Masked, SignalInfo, SignalReader, is_ignored};

@@ -216,6 +216,11 @@ pub(crate) fn start_session() -> Result<(), Errno> {
     rustix::process::setsid().map(drop)
 }
 
+/// The limit on a process's descriptors.
+pub(crate) fn descriptor_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
 /// The limit on this user's processes, if there is one.
 pub(crate) fn process_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nproc).current
