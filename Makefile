@@ -16,7 +16,7 @@ unexport PYTHONPATH PYTHONHOME
 SOURCES := Cargo.toml Cargo.lock pyproject.toml tools/build_backend.py \
   $(shell find rust -name '*.rs' -path '*/src/*' -o -name Cargo.toml)
 
-.PHONY: help demo test test-all check format dev bench wheel clean
+.PHONY: help demo test test-all check format notices dev bench wheel clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -56,6 +56,9 @@ format: $(VENV)/.dev ## rewrite the sources as the formatters want them
 	cargo fmt --all
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
+
+notices: ## write THIRD-PARTY anew, from the crates that are linked
+	$(PYTHON) tools/third_party.py
 
 dev: $(VENV)/.dev $(VENV)/.built ## set up .venv with all tools, and build into it
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from tests.packaging.conftest import cargo_metadata
+from tests.packaging.conftest import ROOT, cargo_metadata
 
 LICENSES = {"Apache-2.0", "Apache-2.0 WITH LLVM-exception", "MIT", "Unicode-3.0"}
+OWN = {"nativelaunch-cli", "nativelaunch-core", "nativelaunch-py"}
 CORE = {"bitflags", "libc", "linux-raw-sys", "nativelaunch-core", "rustix"}
 
 
@@ -39,8 +41,25 @@ def test_every_crate_may_be_shipped() -> None:
             assert LICENSES & set(re.split(r"\s+OR\s+", choices)), f"{package['name']}: {package['license']}"
 
 
+def test_every_linked_crate_has_its_notice(run: Callable[..., str]) -> None:
+    run(sys.executable, "tools/third_party.py", "--check")
+    notices = (ROOT / "THIRD-PARTY").read_text()
+    for package in ("nativelaunch-cli", "nativelaunch-py"):
+        tree = run("cargo", "tree", "--locked", "--package", package, "--edges", "normal,no-proc-macro")
+        names = set(re.findall(r"(\S+) v(?=\d)", tree))
+        assert {"libc", "rustix"} <= names
+        for name in names - OWN:
+            assert re.search(rf"^{name} \d", notices, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("package", ["nativelaunch-core", "nativelaunch-cli"])
+def test_crate_comes_with_its_license_and_readme(package: str, run: Callable[..., str]) -> None:
+    files = run("cargo", "package", "--locked", "--allow-dirty", "--list", "--package", package).split()
+    assert {"Cargo.toml", "LICENSE", "README.md"} <= set(files)
+
+
 def test_every_crate_comes_from_the_registry() -> None:
     packages = cast("list[dict[str, Any]]", cargo_metadata()["packages"])
     own = {package["name"] for package in packages if package["source"] is None}
-    assert own == {"nativelaunch-cli", "nativelaunch-core", "nativelaunch-py"}
+    assert own == OWN
     assert all(package["source"].startswith("registry+") for package in packages if package["source"])

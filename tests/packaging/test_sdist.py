@@ -12,7 +12,15 @@ import pytest
 from tests.packaging.conftest import ROOT, TARGET
 
 SOURCES = ("rust/core/src", "rust/cli/src", "rust/py/src", "python")
-ALONE = ("Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "pyproject.toml", "tools/build_backend.py")
+ALONE = (
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "THIRD-PARTY",
+    "pyproject.toml",
+    "tools/build_backend.py",
+)
 
 
 def test_sdist_holds_every_source(sdist_tree: Path) -> None:

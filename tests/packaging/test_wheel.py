@@ -67,6 +67,13 @@ def test_wheel_depends_on_typing_extensions_alone(wheel: Path, version: str) -> 
     assert metadata["License-Expression"] == "Apache-2.0"
 
 
+def test_wheel_carries_license_and_notices(wheel: Path, version: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in ("LICENSE", "THIRD-PARTY"):
+            carried = archive.read(f"nativelaunch-{version}.dist-info/licenses/{name}")
+            assert carried == (ROOT / name).read_bytes()
+
+
 @pytest.mark.parametrize("part", ["all", "extension", "binary"])
 def test_auditwheel_agrees_with_the_tag(
     wheel: Path, run: Callable[..., str], part: str, tmp_path: Path
