@@ -51,7 +51,7 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / "nativelaunch._core.data"
 BINARY = "nativelaunch"
-PROFILE = "release-bin"
+PROFILE = "release"
 # The glibc minor versions that have a manylinux policy; every later one has its own.
 POLICIES = (17, 24, 26, 27, 28, 31, 34)
 
@@ -135,7 +135,7 @@ def build_binary(settings: Settings) -> Path:
 
         os.environ.update(setup_rust())
     known, rest = parse_args(maturin.get_maturin_pep517_args(settings))
-    profile = PROFILE if known.profile in (None, "release") else known.profile
+    profile = known.profile or PROFILE
     command = ["cargo", "build", "--locked", "--package", "nativelaunch-cli", "--profile", profile]
     command += ["--message-format", "json-render-diagnostics"]
     command += [arg for arg in rest if arg in ("--offline", "--frozen")]

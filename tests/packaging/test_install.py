@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -163,6 +164,7 @@ def test_this_environment_has_the_binary_of_this_tree(run: Run, version: str) ->
 
 def test_binary_builds_and_runs_without_python(
     tmp_path: Path,
+    wheel: Path,
     run: Run,
     only_sh: Mapping[str, str],
     version: str,
@@ -182,6 +184,10 @@ def test_binary_builds_and_runs_without_python(
     assert shutil.which("python3", path=only_sh["PATH"]) is None
     assert_four_ranks(tmp_path / "bin" / "nativelaunch")
     assert run(tmp_path / "bin" / "nativelaunch", "--version", env=only_sh) == f"nativelaunch {version}\n"
+    # The same profile, without a flag: a panic aborts this one too.
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = archive.read(f"nativelaunch-{version}.data/scripts/nativelaunch")
+    assert (tmp_path / "bin" / "nativelaunch").read_bytes() == shipped
 
 
 @pytest.mark.slow
