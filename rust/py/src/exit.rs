@@ -3,7 +3,7 @@
 use std::panic;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use nativelaunch_core::host::{end_process, tell};
@@ -51,13 +51,10 @@ pub(crate) fn end_as(watch: &Arc<Watch>, status: u8) {
 
 /// Has the interpreter call us as the last thing it does. Called from Python, before any status can be set.
 pub(crate) fn arm() -> PyResult<()> {
-    static ARMED: Once = Once::new();
-    let mut full = false;
-    ARMED.call_once(|| {
-        // SAFETY: the GIL is held; the function is never unloaded, takes nothing and does not unwind.
-        full = unsafe { Py_AtExit(Some(at_exit)) } != 0;
-    });
-    if full { Err(PyRuntimeError::new_err("no room for another function at exit")) } else { Ok(()) }
+    static ARMED: OnceLock<bool> = OnceLock::new();
+    // SAFETY: the GIL is held; the function is never unloaded, takes nothing and does not unwind.
+    let armed = *ARMED.get_or_init(|| unsafe { Py_AtExit(Some(at_exit)) } == 0);
+    if armed { Ok(()) } else { Err(PyRuntimeError::new_err("no room for another function at exit")) }
 }
 
 /// After all finalizers, and without an interpreter.
