@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import select
 import signal
 import sys
@@ -303,3 +304,51 @@ def test_events_are_not_hidden_by_a_thread_that_waits() -> None:
         job.stop()
         reader.join(10)
         waiter.join(10)
+
+
+def test_a_rank_is_waited_for_by_several_threads_beside_one_that_takes_the_events() -> None:
+    command = ["sh", "-c", "[ $RANK = 0 ] && sleep 0.3; [ $RANK = 1 ] && sleep 1000; exit 0"]
+    with start(command, nproc_per_node=3) as job:
+        ended: list[tuple[int, object]] = []
+
+        def wait(rank: int) -> None:
+            outcome = job._core.wait_rank(rank)
+            ended.append((rank, outcome and outcome.reason))
+
+        threads = [threading.Thread(target=wait, args=[rank]) for rank in (0, 0, 1, 1, 2)]
+        threads.append(threading.Thread(target=lambda: list(job.events())))
+        threads.append(threading.Thread(target=job.wait))
+        for thread in threads:
+            thread.start()
+        assert until(lambda: len(ended) == 3, 10)
+        assert sorted(ended, key=lambda end: end[0]) == [(0, "ok"), (0, "ok"), (2, "ok")]
+        assert job._core.wait_rank(1, 0.1) is None
+        job.stop()
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+        assert [rank for rank, _ in ended[3:]] == [1, 1]
+        assert job._core.wait_rank(7) is None
+
+
+def test_waiting_for_a_rank_costs_nothing_and_answers_signals() -> None:
+    class Enough(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Enough
+
+    def switches() -> int:
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+    with start(SLEEP, nproc_per_node=2) as job:
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+            slept = switches()
+            with pytest.raises(Enough):
+                job._core.wait_rank(1)
+            # One sleep for the wait, and a few that belong to nobody; a look every 20 ms would make 50.
+            assert switches() - slept < 15
+        finally:
+            signal.signal(signal.SIGALRM, before)

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -63,6 +63,8 @@ struct State {
     ended: Option<Duration>,
     guard_lost: bool,
     started: f64,
+    /// To be rung when that rank has ended. At the job's end the socket is readable for all.
+    waiting: Vec<(u32, Arc<Bell>)>,
 }
 
 impl Plan {
@@ -132,6 +134,7 @@ fn begin(mut plan: Plan, interrupted: impl FnMut() -> bool) -> Result<Job, Error
         ended: None,
         guard_lost: false,
         started: os::unix_time(),
+        waiting: Vec::new(),
     };
     let news = Bell::new()?;
     let ready = Poller::new().map_err(fail("epoll"))?;
@@ -314,6 +317,49 @@ impl Job {
         }
     }
 
+    /// How this rank ended, waiting for it at most this long (`None`: for ever); `None` after that, or for a rank that is
+    /// not of this job. `interrupted` is asked before and after each wait whether to give up.
+    pub fn wait_rank(
+        &self,
+        rank: u32,
+        timeout: Option<Duration>,
+        mut interrupted: impl FnMut() -> bool,
+    ) -> Result<Option<RankOutcome>, Error> {
+        self.check_owner()?;
+        let deadline = timeout.and_then(|timeout| os::monotonic().checked_add(timeout));
+        let wake = Arc::new(Bell::new()?);
+        let watch = || {
+            let ready = Poller::new()?;
+            ready.watch(&self.socket, 0)?;
+            ready.watch(&*wake, 1)?;
+            Ok(ready)
+        };
+        let ready = watch().map_err(|errno| Error::os("cannot wait for a rank", errno))?;
+        // Whoever reads of the rank's end rings.
+        self.lock().waiting.push((rank, Arc::clone(&wake)));
+        let ended = loop {
+            {
+                let mut state = self.lock();
+                self.pump(&mut state);
+                let ended = state.ranks.iter().find(|r| r.rank == rank && r.status.is_some()).cloned();
+                if ended.is_some() || state.outcome.is_some() {
+                    break Ok(ended);
+                }
+                if let Some(error) = &state.error {
+                    break Err(error.clone());
+                }
+            }
+            let left = deadline.map(|at| at.saturating_sub(os::monotonic()));
+            match poll(&ready, left, &mut interrupted) {
+                Ok(Some(true)) => {}
+                Ok(_) => break Ok(None),
+                Err(error) => break Err(error),
+            }
+        };
+        self.lock().waiting.retain(|(_, bell)| !Arc::ptr_eq(bell, &wake));
+        ended
+    }
+
     /// How this rank ended; `None` while it lives.
     pub fn rank(&self, rank: u32) -> Option<RankOutcome> {
         let mut state = self.lock();
@@ -418,7 +464,11 @@ impl Job {
                     state.first_failure = outcome.first_failure;
                     state.end(*outcome);
                 }
-                Ok(Some(Reply::Error(text))) => state.fail(Error::new(ErrorKind::Supervisor, text)),
+                Ok(Some(Reply::Error(text))) => {
+                    // The end of file wakes all who wait.
+                    os::shut_down(&self.socket);
+                    state.fail(Error::new(ErrorKind::Supervisor, text));
+                }
                 Ok(Some(Reply::Hello { .. } | Reply::StartFailed(_))) | Err(_) => {
                     os::shut_down(&self.socket);
                     state.fail(Error::new(ErrorKind::Protocol, "the keeper sent something unknown"));
@@ -507,6 +557,10 @@ impl State {
                 if !status.is_success() && self.first_failure.is_none() {
                     self.first_failure = event.rank;
                 }
+                self.waiting
+                    .iter()
+                    .filter(|(rank, _)| Some(*rank) == event.rank)
+                    .for_each(|(_, wake)| wake.ring());
             }
             _ => {}
         }

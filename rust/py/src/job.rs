@@ -3,19 +3,15 @@
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nativelaunch_core::policy::seconds;
 use nativelaunch_core::{self as core, Error, Pid, Reason, Signal};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::errors::{LauncherError, UsageError, exception};
+use crate::errors::{LauncherError, UsageError, exception, start_exception};
 use crate::outcome::{Event, Outcome, RankOutcome};
-
-/// Between two looks at whether a rank has ended, while somebody waits for just that. The job's descriptor would tell, but
-/// of every event that nobody takes.
-const RANK_LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) struct Shared {
     pub(crate) job: core::Job,
@@ -64,21 +60,9 @@ impl Job {
 
     #[pyo3(signature = (rank, timeout=None))]
     fn wait_rank(&self, py: Python<'_>, rank: u32, timeout: Option<f64>) -> PyResult<Option<RankOutcome>> {
-        let deadline = limit(timeout)?.map(|timeout| Instant::now() + timeout);
-        loop {
-            if let Some(ended) = self.rank(py, rank)? {
-                return Ok(Some(ended));
-            }
-            let left = deadline.map_or(RANK_LOOK, |at| at.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Ok(None);
-            }
-            let look = Some(left.min(RANK_LOOK));
-            let ended = self.wait_for(py, |job, interrupted| job.wait_interruptible(look, interrupted))?;
-            if ended.is_some() {
-                return self.rank(py, rank);
-            }
-        }
+        let timeout = limit(timeout)?;
+        let ended = self.wait_for(py, |job, interrupted| job.wait_rank(rank, timeout, interrupted))?;
+        Ok(ended.map(RankOutcome))
     }
 
     fn poll(&self, py: Python<'_>) -> PyResult<Option<Outcome>> {
@@ -126,7 +110,7 @@ impl Job {
 
     /// Waits until every rank runs its program. What a signal handler raises meanwhile ends the job first.
     pub(crate) fn wait_started(&self, py: Python<'_>) -> PyResult<()> {
-        let started = self.wait_for(py, |job, interrupted| job.wait_started(interrupted).map(Some));
+        let started = answering(py, start_exception, |interrupted| self.0.job.wait_started(interrupted));
         if started.is_err() {
             // Of a job that could not start nothing is left, and neither call does anything.
             py.detach(|| {
@@ -134,7 +118,7 @@ impl Job {
                 let _ = self.0.job.wait(None);
             });
         }
-        started.map(drop)
+        started
     }
 
     /// Before any lock of the job is touched: in a forked child another thread's lock stays locked for ever.
@@ -154,29 +138,36 @@ impl Job {
         py.detach(|| f(&self.0.job)).map_err(|error| exception(&error))
     }
 
-    /// Waits without the GIL. Python's signal handlers run meanwhile; what one raises ends the wait.
     fn wait_for<T: Send>(
         &self,
         py: Python<'_>,
-        f: impl FnOnce(&core::Job, &mut dyn FnMut() -> bool) -> Result<Option<T>, Error> + Send,
-    ) -> PyResult<Option<T>> {
+        f: impl FnOnce(&core::Job, &mut dyn FnMut() -> bool) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
         self.check_owner()?;
-        let mut raised = None;
-        let result = py.detach(|| {
-            f(&self.0.job, &mut || {
-                raised = run_handlers().err();
-                raised.is_some()
-            })
-        });
-        match raised {
-            Some(error) => Err(error),
-            None => result.map_err(|error| exception(&error)),
-        }
+        answering(py, exception, |interrupted| f(&self.0.job, interrupted))
     }
 }
 
-/// Python's handlers for what has come; they run in its main thread only.
-#[allow(clippy::redundant_closure_for_method_calls)] // the method's path has too narrow a lifetime
+/// Waits without the GIL. Python's signal handlers run meanwhile, in its main thread only; what one raises ends the wait.
+pub(crate) fn answering<T: Send>(
+    py: Python<'_>,
+    exception: fn(&Error) -> PyErr,
+    wait: impl FnOnce(&mut dyn FnMut() -> bool) -> Result<T, Error> + Send,
+) -> PyResult<T> {
+    let mut raised = None;
+    let result = py.detach(|| {
+        wait(&mut || {
+            raised = run_handlers().err();
+            raised.is_some()
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => result.map_err(|error| exception(&error)),
+    }
+}
+
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method's path has too narrow a lifetime")]
 fn run_handlers() -> PyResult<()> {
     Python::attach(|py| py.check_signals())
 }

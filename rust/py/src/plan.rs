@@ -8,8 +8,8 @@ use nativelaunch_core::{self as core, Error, Output, Plan, RankEnv, Stdin, cpus,
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{UsageError, exception};
-use crate::job::Job;
+use crate::errors::{UsageError, exception, start_exception};
+use crate::job::{Job, answering};
 
 type Bytes = Vec<u8>;
 /// What is different for a rank: its arguments, changes of the environment, working directory.
@@ -26,7 +26,8 @@ pub(crate) fn usable_cpus() -> u32 {
     cwd=None, stdin, stdout, stderr, per_rank=None, pass_fds, grace=30.0, peer_grace=10.0, sweep_grace=2.0,
     caller_is_rank_zero=false, supervisor
 ))]
-#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
+#[expect(clippy::too_many_arguments, reason = "Python gives them by name")]
+#[expect(clippy::needless_pass_by_value, reason = "pyo3 hands arguments over")]
 pub(crate) fn start(
     py: Python<'_>,
     argv: Vec<Bytes>,
@@ -104,7 +105,7 @@ pub(crate) fn start(
         });
     }
     let plan = builder.build().map_err(|error| exception(&error))?;
-    let job: core::Job = py.detach(|| plan.begin()).map_err(|error| exception(&error))?;
+    let job: core::Job = answering(py, start_exception, |interrupted| plan.begin_interruptible(interrupted))?;
     let job = Job::new(job, grace);
     job.wait_started(py)?;
     Ok(job)
