@@ -87,7 +87,10 @@ class Outcome:
 
 @final
 class Job:
-    """A running job. Methods release the GIL; waits answer Ctrl-C. In a forked child every method raises."""
+    """A running job. Methods release the GIL; waits answer Ctrl-C. In a forked child every method raises.
+
+    Waits and looks raise nativelaunch.LauncherError when the supervisor says that it cannot go on.
+    """
 
     @property
     def id(self) -> str: ...
@@ -115,9 +118,9 @@ class Job:
 class HostWatch:
     """A native thread for a host that is itself rank 0: it reads the job's events and ends this process if it must.
 
-    When a rank fails, the job ends by a signal to the process group, or `end_with` is called: `set_exit_status` is
-    called, and after the grace the process ends by `_exit(status)`. For a failure, `wake_signal` is sent to the thread
-    that made this object.
+    When a rank fails, the supervisor is lost, the job ends by a signal to the process group, or `end_with` is called:
+    `set_exit_status` is called, and after the grace the process ends by `_exit(status)`. For the first two,
+    `wake_signal` is sent to the thread that made this object.
     """
 
     def __new__(
@@ -126,6 +129,9 @@ class HostWatch:
     @property
     def status(self) -> int | None:
         """The status this process will end with; None while all is well."""
+    @property
+    def loss(self) -> str | None:
+        """Why nobody will know how the ranks ended: what the supervisor said last, or that it went mad."""
     def take_wake(self) -> bool:
         """Whether `wake_signal` was sent since the last call: tells it from the same signal from outside."""
     def end_with(self, status: int, grace: float) -> None:

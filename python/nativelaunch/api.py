@@ -90,7 +90,9 @@ def run(
 
     Raises:
         UsageError: An argument is refused; nothing was started.
-        SpawnError: A rank could not be started; nothing is left.
+        SpawnError: A rank or the supervisor could not be started; nothing is left.
+        LauncherError: The supervisor says that it cannot go on, and nobody knows how the ranks ended. (One that is
+            killed is an outcome: "supervisor-lost".)
     """
     limit = None if timeout is None else arguments.seconds("timeout", timeout)
     job = start(
@@ -251,6 +253,7 @@ class Job:
 
         Raises:
             TimeoutError: They are not after `timeout` seconds. The job goes on.
+            LauncherError: The supervisor says that it cannot go on, and nobody knows how the ranks ended.
         """
         limit = None if timeout is None else arguments.seconds("timeout", timeout)
         outcome = self._core.wait(limit)

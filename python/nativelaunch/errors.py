@@ -18,7 +18,7 @@ class UsageError(NativelaunchError, ValueError):
 
 
 class SpawnError(NativelaunchError, OSError):
-    """A rank or the supervisor could not be started; nothing is left running.
+    """A rank or the supervisor could not be started; nothing is left running. Only a start raises it.
 
     Attributes:
         rank: The global rank concerned; None for the supervisor.
@@ -44,7 +44,7 @@ class SpawnError(NativelaunchError, OSError):
 
 
 class LauncherError(NativelaunchError, RuntimeError):
-    """A launcher was used in a way that cannot work."""
+    """A job or a launcher was used in a way that cannot work, or the supervisor of a running job cannot go on."""
 
 
 class WorkerFailed(NativelaunchError, RuntimeError):

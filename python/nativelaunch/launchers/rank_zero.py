@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nativelaunch import _core
-from nativelaunch.errors import WorkerFailed
+from nativelaunch.errors import LauncherError, WorkerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,12 +72,17 @@ class RankZero:
 
         Raises:
             WorkerFailed: A rank failed, which was not raised yet, and no `error` is on its way already.
+            LauncherError: The same for a supervisor that cannot tell how the ranks ended.
             SystemExit: The same for a signal that asked this process to end.
         """
         # From here on the main thread waits for an end that is bounded: nothing needs to be armed.
         self._watch.close()
         try:
             outcome = self._wait()
+        except LauncherError:
+            if self._failure is None and error is None and not self._interrupted:
+                raise
+            return
         finally:
             self._restore_handlers()
         if self._failure is not None:
@@ -96,7 +102,9 @@ class RankZero:
         if isinstance(error, BaseException):
             self._on_exception(error)
         if self._interrupted or self._watch.status is None:
-            self._wait()
+            # A lost supervisor is this process's last word already.
+            with contextlib.suppress(LauncherError):
+                self._wait()
 
     def _wait(self) -> _core.Outcome:
         self._closing = True
@@ -106,6 +114,9 @@ class RankZero:
             if outcome is None:
                 self._job.request_stop(self._peer_grace)
                 outcome = self._job.wait()
+        except LauncherError as error:
+            _core.set_exit_status(None if self._interrupted else 1, f"supervisor lost: {error}")
+            raise
         except BaseException as error:
             # Ctrl-C: the ranks have theirs. A second one ends the waiting.
             self._on_exception(error)
@@ -157,7 +168,7 @@ class RankZero:
             if not leaving:
                 failed = self._job.first_failure()
                 self._failure = (
-                    WorkerFailed("supervisor lost: the ranks were ended with it")
+                    WorkerFailed(self._watch.loss or "supervisor lost: the ranks were ended with it")
                     if failed is None
                     else WorkerFailed(str(failed), rank=failed.rank)
                 )

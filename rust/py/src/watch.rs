@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nativelaunch_core::host::{Bell, Thread, spawn_deaf};
 use nativelaunch_core::policy::seconds;
-use nativelaunch_core::{Event, EventKind, Outcome, Reason, Signal};
+use nativelaunch_core::{Error, Event, EventKind, Outcome, Reason, Signal};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
@@ -20,6 +20,9 @@ use crate::outcome::describe;
 
 /// The ranks end by SIGKILL when this process's time is up: so much later the whole story can be told.
 const STORY_WITHIN: Duration = Duration::from_millis(300);
+
+/// While guard and keeper end, which the job's descriptor does not tell, we look this often at what else there is.
+const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct Watch {
     shared: Arc<Shared>,
@@ -43,6 +46,17 @@ struct State {
     /// What the latest events told: a signal to all, a rank's failure.
     signal: Option<Signal>,
     failure: Option<u8>,
+    /// Why there will be no outcome.
+    loss: Option<String>,
+}
+
+/// Where the job is. Its descriptor is readable for good from its last event on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Runs,
+    /// The last event was taken; guard and keeper may need a moment more.
+    Ends,
+    Over,
 }
 
 #[pyclass(frozen, module = "nativelaunch._core")]
@@ -90,6 +104,11 @@ impl HostWatch {
         self.watch.lock().status
     }
 
+    #[getter]
+    fn loss(&self) -> Option<String> {
+        self.watch.lock().loss.clone()
+    }
+
     fn take_wake(&self) -> bool {
         std::mem::take(&mut self.watch.lock().woken)
     }
@@ -135,18 +154,12 @@ impl Watch {
     }
 
     fn run(self: Arc<Self>) {
-        let job = &self.shared.job;
+        let mut job = Progress::Runs;
         loop {
-            while let Ok(Some(event)) = job.next_event(Some(Duration::ZERO)) {
-                self.take(&event);
-            }
-            let ended = self.lock().outcome.is_some();
-            if !ended {
-                if let Ok(Some(outcome)) = job.wait(Some(Duration::ZERO)) {
-                    self.take_outcome(outcome);
-                    continue;
-                }
-            }
+            job = self.look(job).unwrap_or_else(|error| {
+                self.lose(&error);
+                Progress::Over
+            });
             let deadline = {
                 let state = self.lock();
                 if state.closed {
@@ -159,8 +172,29 @@ impl Watch {
                 let status = self.lock().status.unwrap_or(1);
                 exit::end_now(status, &self.report_at_end());
             }
-            self.bell.wait((!ended).then(|| job.as_fd()), left);
+            self.bell.wait((job != Progress::Over).then(|| self.shared.job.as_fd()), left);
         }
+    }
+
+    /// Takes what is new.
+    fn look(self: &Arc<Self>, mut progress: Progress) -> Result<Progress, Error> {
+        let job = &self.shared.job;
+        if progress == Progress::Over {
+            return Ok(progress);
+        }
+        while let Some(event) = job.next_event(Some(Duration::ZERO))? {
+            self.take(&event);
+            if event.kind == EventKind::Ended {
+                progress = Progress::Ends;
+            }
+        }
+        if progress == Progress::Ends {
+            if let Some(outcome) = job.wait(Some(LOOK))? {
+                self.take_outcome(outcome);
+                progress = Progress::Over;
+            }
+        }
+        Ok(progress)
     }
 
     fn take(self: &Arc<Self>, event: &Event) {
@@ -188,6 +222,12 @@ impl Watch {
         if matches!(reason, Reason::Failed | Reason::SupervisorLost) {
             self.fail(status);
         }
+    }
+
+    /// The supervisor cannot go on, or is not to be understood: the ranks end with it.
+    fn lose(self: &Arc<Self>, error: &Error) {
+        self.lock().loss = Some(lost(error));
+        self.fail(1);
     }
 
     /// A rank has failed: wakes the main thread, once, and gives it the peer grace.
@@ -226,18 +266,28 @@ impl Watch {
 
     /// What to tell last. Waits for the story of the other ranks, as long as this process may live.
     pub(crate) fn report_at_end(&self) -> String {
-        let (deadline, outcome) = {
+        let (deadline, outcome, loss) = {
             let state = self.lock();
-            (state.deadline, state.outcome.clone())
+            (state.deadline, state.outcome.clone(), state.loss.clone())
         };
         let left = deadline.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
-        let outcome = outcome.or_else(|| self.shared.job.wait(Some(left + STORY_WITHIN)).ok().flatten());
-        match (outcome, self.shared.job.first_failure()) {
-            (Some(outcome), _) => outcome.report(),
-            (None, Some(failure)) => describe(&failure),
-            (None, None) => String::new(),
+        let job = &self.shared.job;
+        let told = match (outcome, loss) {
+            (Some(outcome), _) => Ok(Some(outcome)),
+            (None, Some(loss)) => Err(loss),
+            (None, None) => job.wait(Some(left + STORY_WITHIN)).map_err(|error| lost(&error)),
+        };
+        let failure = || job.first_failure().map(|failure| describe(&failure));
+        match told {
+            Ok(Some(outcome)) => outcome.report(),
+            Ok(None) => failure().unwrap_or_default(),
+            Err(loss) => failure().into_iter().chain([loss]).collect::<Vec<_>>().join("\n"),
         }
     }
+}
+
+fn lost(error: &Error) -> String {
+    format!("supervisor lost: {error}")
 }
 
 fn sooner(deadline: Option<Instant>, grace: Duration) -> Instant {
