@@ -592,6 +592,65 @@ def test_a_launch_after_close_may_have_a_command_of_its_own(tmp_path: Path) -> N
     assert sorted(out) == ["atexit 0", *["part 0 of 2"] * 2, *["part 1 of 2"] * 2]
 
 
+OWN_COMMAND = """
+from nativelaunch.launchers import ChildCommand
+class Part(SubprocessScriptLauncher):
+    def __init__(self, code):
+        super().__init__(LocalEnvironment(), 2, 1, peer_grace={peer_grace})
+        self.code = code
+    def child_command(self, local_rank):
+        return ChildCommand(("sh", "-c", self.code), None, super().child_command(local_rank).env)
+def fail():
+    try:
+        with Part("exit 7") as part: part.launch(time.sleep, 1000)
+    except nativelaunch.WorkerFailed as error:
+        say("caught", error.rank, error.outcome.status)
+"""
+
+LATER = {
+    "a launch that ends well": ('with Part("exit 0") as part: part.launch(say, "again")', 0, None),
+    "one that is not closed": ('Part("exit 0").launch(say, "again")', 0, None),
+    "one that fails": (
+        """
+try:
+    with Part("exit 9") as part: part.launch(time.sleep, 1000)
+except nativelaunch.WorkerFailed: say("again")
+""",
+        9,
+        "exited with 9",
+    ),
+    "nothing": ('say("again")', 7, "exited with 7"),
+    "waiting beyond the peer grace": ('time.sleep(1.5); say("again")', 7, "exited with 7"),
+    "a status of its own": ('say("again"); sys.exit(3)', 7, "exited with 7"),
+    "one whose rank 0 raises": (
+        """
+try:
+    with Part("sleep 1000") as part: part.launch(lambda: 1 / 0)
+except ZeroDivisionError: say("again")
+""",
+        7,
+        "exited with 7",
+    ),
+}
+
+
+@pytest.mark.parametrize(("later", "status", "report"), LATER.values(), ids=LATER)
+def test_a_caught_failure_is_the_status_until_a_later_launch_ends_well(
+    tmp_path: Path, later: str, status: int, report: str | None
+) -> None:
+    peer_grace = 1.0 if "1.5" in later else 10.0
+    body = OWN_COMMAND.format(peer_grace=peer_grace) + "fail()\n" + later
+    got, out, err = run(tmp_path, body)
+    assert got == status, err
+    assert out == ["caught 1 7", "again", "atexit 0"]
+    if report is None:
+        assert err == ""
+    else:
+        (line,) = err.splitlines()
+        assert line.startswith("nativelaunch: rank 1 (local 1, pid ")
+        assert report in line
+
+
 def test_a_thread_may_launch(tmp_path: Path) -> None:
     body = """
     def main():

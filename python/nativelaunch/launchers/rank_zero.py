@@ -137,6 +137,9 @@ class RankZero:
         elif late:
             report = f"rank 0 is done, and other ranks were not {self._grace:g} s later\n{outcome.report()}"
             _core.set_exit_status(1, report)
+        elif outcome.reason == "ok":
+            # An earlier launch may have failed, been caught and be made good by this one.
+            _core.set_exit_status(None)
         return outcome
 
     def _on_exception(self, error: BaseException) -> None:

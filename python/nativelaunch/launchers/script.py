@@ -41,7 +41,9 @@ class SubprocessScriptLauncher(Launcher):
     The copies run the script from its beginning and meet the caller at the same line. The first `launch` starts them;
     further ones, also by other launchers with the same counts, start nobody. A rank that fails ends all: `WorkerFailed`
     is raised in the caller's main thread, and if that does not end within `peer_grace` seconds, the process ends with
-    the failed rank's status. SIGTERM and SIGHUP are handed to the ranks and raise SystemExit here, unless the program
+    the failed rank's status. A program that catches it has until then to call `close`, and may go on afterwards; the
+    failed rank's status and the report remain those of its end, whenever that comes, unless a later launch ends well in
+    all ranks. SIGTERM and SIGHUP are handed to the ranks and raise SystemExit here, unless the program
     handles them itself.
 
     While it is open, this process has `MASTER_ADDR`, `MASTER_PORT`, `NODE_RANK`, `LOCAL_RANK` and `WORLD_SIZE` (and
