@@ -22,8 +22,19 @@ class Event:
     """One thing that happened to a job."""
 
     @property
-    def kind(self) -> str:
-        """One of started, exec, spawn-failed, exited, signal, stopping, swept, guard-lost, ended."""
+    def kind(
+        self,
+    ) -> Literal[
+        "started",
+        "exec",
+        "spawn-failed",
+        "exited",
+        "signal",
+        "stopping",
+        "swept",
+        "guard-lost",
+        "ended",
+    ]: ...
     @property
     def rank(self) -> int | None: ...
     @property
@@ -78,7 +89,29 @@ class Outcome:
     def ranks(self) -> tuple[RankOutcome, ...]:
         """By local rank."""
     @property
-    def restarts(self) -> int: ...
+    def host(self) -> str:
+        """The name of this node."""
+    @property
+    def signal(self) -> int | None:
+        """The signal that asked for the end."""
+    @property
+    def swept(self) -> int:
+        """Processes that the workers had left behind and that were ended."""
+    @property
+    def unkillable(self) -> tuple[int, ...]:
+        """Processes that outlived SIGKILL and were left."""
+    @property
+    def guard_lost(self) -> bool:
+        """Whether the guard was gone before the end."""
+    @property
+    def started(self) -> float:
+        """Seconds since 1970."""
+    @property
+    def ended(self) -> float:
+        """Seconds since 1970."""
+    @property
+    def restarts(self) -> int:
+        """0: nothing is restarted yet."""
     def check(self) -> None:
         """Raises nativelaunch.WorkerFailed unless every rank ended with 0."""
     def report(self) -> str:

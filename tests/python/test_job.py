@@ -280,7 +280,7 @@ def test_events_are_values() -> None:
     assert isinstance(event, Event)
     assert "started" in repr(event)
     with pytest.raises(AttributeError):
-        event.kind = "x"  # type: ignore[misc]
+        event.kind = "ended"  # type: ignore[misc]
     with pytest.raises(TypeError):
         Event()
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import nativelaunch
-from nativelaunch import RankOptions, WorkerFailed, run
+from nativelaunch import RankOptions, WorkerFailed, run, start
 from nativelaunch.arguments import Text
-from tests.python.processes import STUBBORN
+from tests.python.processes import STUBBORN, named
 
 
 def python(code: str) -> list[str]:
@@ -302,3 +302,31 @@ def test_an_exception_of_a_handler_stops_the_job_and_is_raised() -> None:
             run(["sleep", "1000"], nproc_per_node=2)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_an_outcome_tells_where_when_and_what_was_left() -> None:
+    import socket
+
+    begun = time.time()
+    outcome = run(["sh", "-c", "(sleep 1001 &) ; exit 0"], sweep_grace=0.1)
+    assert outcome.host == socket.gethostname()
+    # Told in the report to the millisecond.
+    assert begun - 0.01 <= outcome.started <= outcome.ended <= time.time() + 0.01
+    assert (outcome.swept, outcome.unkillable, outcome.guard_lost) == (1, (), False)
+    assert (outcome.signal, outcome.restarts) == (None, 0)
+
+
+def test_an_outcome_tells_the_signal_that_asked_for_the_end() -> None:
+    with start(["sleep", "1000"]) as job:
+        job.signal(signal.SIGTERM)
+        outcome = job.wait()
+    assert (outcome.reason, outcome.signal, outcome.status) == ("signal", signal.SIGTERM, 143)
+
+
+def test_an_outcome_tells_that_the_guard_was_lost() -> None:
+    with start(["sleep", "1000"]) as job:
+        (guard,) = named("nl-guard")
+        os.kill(guard, signal.SIGKILL)
+        assert any(event.kind == "guard-lost" for event in job.events(timeout=10))
+        outcome = job.stop()
+    assert outcome.guard_lost

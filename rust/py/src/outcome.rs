@@ -151,7 +151,42 @@ impl Outcome {
     }
 
     #[getter]
-    #[allow(clippy::unused_self)]
+    fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    #[getter]
+    fn signal(&self) -> Option<i32> {
+        self.0.signal.map(Signal::number)
+    }
+
+    #[getter]
+    fn swept(&self) -> u32 {
+        self.0.swept
+    }
+
+    #[getter]
+    fn unkillable<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.unkillable.iter().map(|pid| pid.get()))
+    }
+
+    #[getter]
+    fn guard_lost(&self) -> bool {
+        self.0.guard_lost
+    }
+
+    #[getter]
+    fn started(&self) -> f64 {
+        self.0.started
+    }
+
+    #[getter]
+    fn ended(&self) -> f64 {
+        self.0.ended
+    }
+
+    #[getter]
+    #[expect(clippy::unused_self, reason = "nothing is restarted yet")]
     fn restarts(&self) -> u32 {
         0
     }
