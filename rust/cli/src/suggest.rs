@@ -5,6 +5,7 @@ pub(crate) fn closest<'a>(typed: &str, candidates: impl IntoIterator<Item = &'a 
     let limit = (typed.chars().count() / 3).clamp(1, 3);
     candidates
         .into_iter()
+        .filter(|candidate| *candidate != typed)
         .map(|candidate| (strsim::damerau_levenshtein(typed, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min()

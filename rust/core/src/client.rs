@@ -393,8 +393,8 @@ impl Job {
     }
 
     /// Asks the job to end: SIGTERM now and SIGKILL after the grace, or SIGKILL now if it is zero. Does not wait. Within 5 s
-    /// of a terminating signal to the whole group, as Ctrl-C is, there is no SIGTERM: the ranks have theirs, and a second
-    /// one would disturb their clean-up.
+    /// of a Ctrl-C, or of a SIGTERM to the whole group, there is no SIGTERM: the ranks have theirs, and a second one would
+    /// disturb their clean-up.
     pub fn request_stop(&self, reason: Reason, grace: Duration) -> Result<(), Error> {
         policy::check("grace", grace)?;
         self.request(&Request::Stop { reason, grace })

@@ -134,6 +134,7 @@ pub(crate) fn exec_status(errno: i32) -> u8 {
         | libc::ELOOP
         | libc::ELIBBAD
         | libc::E2BIG
+        | libc::ENAMETOOLONG
         | libc::ETXTBSY => 126,
         _ => 1,
     }

@@ -163,6 +163,13 @@ struct GroupSignal {
     counted: bool,
 }
 
+impl GroupSignal {
+    /// Ctrl-C, and SIGTERM, are taken to end the job; SIGHUP and SIGQUIT may mean something else to who handles them.
+    fn asks_to_end(&self) -> bool {
+        [Signal::INT, Signal::TERM].contains(&self.signal)
+    }
+}
+
 /// A job: its workers and where it is.
 #[allow(clippy::struct_excessive_bools)] // facts that do not depend on each other
 #[derive(Clone, Debug)]
@@ -291,7 +298,7 @@ impl JobState {
             }
             Input::Stop { reason, grace } => {
                 self.kill_asked |= grace.is_zero();
-                let delivered = self.recent_group_signal(now).is_some();
+                let delivered = self.recent_group_signal(now).is_some_and(|group| group.asks_to_end());
                 self.stop(now, Cause::Client(reason), grace, Signal::TERM, delivered, actions);
             }
             Input::ClientLeft => {
@@ -398,7 +405,7 @@ impl JobState {
         actions: &mut Vec<Action>,
     ) {
         let fits = |group: &GroupSignal| match status {
-            WaitStatus::Exited(_) => true,
+            WaitStatus::Exited(_) => group.asks_to_end(),
             WaitStatus::Signaled(signal) => signal == group.signal,
             WaitStatus::Lost => false,
         };

@@ -39,6 +39,8 @@ struct Process {
     pidfd: OwnedFd,
     /// Until the exec is confirmed.
     status: Option<OwnedFd>,
+    /// It has ended and cannot be reaped yet: its tracer comes first (ptrace(2)).
+    is_held: bool,
 }
 
 /// Runs the job and tells the client how it ended. `ready` becomes readable once the guard is out of the client's group.
@@ -53,8 +55,12 @@ pub(crate) fn run(
     let fail = |errno| Error::os("the keeper cannot start", errno).with_kind(ErrorKind::Supervisor);
     // Wakes a stopped keeper to see that its guard is gone; SIGKILL here would leave the descendants to nobody.
     os::set_death_signal(Signal::CONT).map_err(fail)?;
-    if !os::wait_release(ready) {
-        return Err(Error::new(ErrorKind::Supervisor, "the guard ended before the job began"));
+    if !os::wait_release(ready, &client) {
+        // A guard that was stopped could not see our end.
+        if let Ok(guard) = os::open_pidfd(guard.get()) {
+            let _ = os::send_signal(guard, Signal::CONT);
+        }
+        return Err(Error::new(ErrorKind::Supervisor, "client or guard ended before the job began"));
     }
     let mut socket = Some(socket);
     let mut keeper = Keeper::new(plan, &mut socket, client, guard).map_err(|errno| {
@@ -163,6 +169,9 @@ impl Keeper {
             while let Some(token) = self.poller.next() {
                 self.ready(token);
             }
+            if self.child_news || again {
+                self.reap_held();
+            }
             if std::mem::take(&mut self.child_news) || again || self.job.is_sweeping() {
                 again = self.reap_adopted();
             }
@@ -246,8 +255,16 @@ impl Keeper {
 
     fn reap_worker(&mut self, slot: Slot) {
         let Some(process) = &self.processes[slot] else { return };
-        let Reap::Ended(status) = os::reap_pidfd(&process.pidfd) else { return };
-        self.poller.forget(&process.pidfd, pidfd_token(slot));
+        let reap = os::reap_pidfd(&process.pidfd);
+        if !process.is_held {
+            self.poller.forget(&process.pidfd, pidfd_token(slot));
+        }
+        let Reap::Ended(status) = reap else {
+            if let Some(process) = &mut self.processes[slot] {
+                process.is_held = true;
+            }
+            return;
+        };
         self.processes[slot] = None;
         self.feed(Input::Reaped(slot, status));
     }
@@ -275,6 +292,15 @@ impl Keeper {
                     self.feed(Input::Stopped(slot, stopped));
                 }
             }
+        }
+    }
+
+    /// Reaps workers whose tracer has let go of them: SIGCHLD tells, their pidfd was readable all the time.
+    fn reap_held(&mut self) {
+        let held = |(slot, process): (Slot, &Option<Process>)| process.as_ref()?.is_held.then_some(slot);
+        let slots: Vec<Slot> = self.processes.iter().enumerate().filter_map(held).collect();
+        for slot in slots {
+            self.reap_worker(slot);
         }
     }
 
@@ -312,7 +338,7 @@ impl Keeper {
         };
         self.poller.watch(&pidfd, pidfd_token(slot))?;
         self.poller.watch(&status, status_token(slot))?;
-        self.processes[slot] = Some(Process { pid, pidfd, status: Some(status) });
+        self.processes[slot] = Some(Process { pid, pidfd, status: Some(status), is_held: false });
         self.feed(Input::Forked(slot, pid));
         // A signal to the group may have come before the process was in it, while the client's word of it is still to
         // come. A copy does no harm: the new process has signals blocked, and two of a kind pending are one.

@@ -26,6 +26,13 @@ pub(crate) fn duplicate(fd: RawFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(borrowed, 3)
 }
 
+/// The descriptor away from the numbers of the standard streams, which a host may have closed: whatever it writes to them
+/// would land here.
+pub(crate) fn above_streams(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    use std::os::fd::AsRawFd;
+    if fd.as_raw_fd() > 2 { Ok(fd) } else { duplicate_above(&fd, 3) }
+}
+
 /// A duplicate whose number is at least `floor`, closed on exec.
 pub(crate) fn duplicate_above(fd: impl AsFd, floor: RawFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, floor)
@@ -36,7 +43,7 @@ pub(crate) fn memfd(bytes: &[u8]) -> Result<OwnedFd, Error> {
     let fail = |errno| Error::os("cannot make the plan's memory file", errno);
     let fd = rustix::fs::memfd_create("nativelaunch-plan", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
         .map_err(fail)?;
-    let mut file = File::from(fd);
+    let mut file = File::from(above_streams(fd).map_err(fail)?);
     let io = |error: std::io::Error| fail(Errno::from_io_error(&error).unwrap_or(Errno::IO));
     file.write_all(bytes).map_err(io)?;
     file.rewind().map_err(io)?;
@@ -71,7 +78,7 @@ pub(crate) fn reserve_port() -> Result<(OwnedFd, u16), Error> {
         rustix::net::bind(&socket, &address)?;
         let name = rustix::net::getsockname(&socket)?;
         let port = std::net::SocketAddr::try_from(name)?.port();
-        Ok((socket, port))
+        Ok((above_streams(socket)?, port))
     };
     bind(AddressFamily::INET6, v6).or_else(|_| bind(AddressFamily::INET, v4)).map_err(fail)
 }
@@ -108,9 +115,17 @@ pub(crate) fn release(end: &OwnedFd) {
     let _ = rustix::io::write(end, &[1]);
 }
 
-/// Waits for [`release`]; false if the other side ended without it.
-pub(crate) fn wait_release(end: &OwnedFd) -> bool {
+/// Waits for [`release`]; false if the other side ended without it, or if `watched` became readable first.
+pub(crate) fn wait_release(end: &OwnedFd, watched: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
     loop {
+        let mut fds = [PollFd::new(end, PollFlags::IN), PollFd::new(watched, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Err(Errno::INTR) => continue,
+            Err(_) => return false,
+            Ok(_) if fds[0].revents().is_empty() => return false,
+            Ok(_) => {}
+        }
         match rustix::io::read(end, &mut [0u8; 1]) {
             Ok(count) => return count == 1,
             Err(Errno::INTR) => {}

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use super::fds::above_streams;
 use super::signals::Masked;
 use crate::error::Error;
 use crate::signal::Signal;
@@ -27,7 +28,7 @@ impl Bell {
     /// A bell that has not been rung.
     pub fn new() -> Result<Self, Error> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        fd.map(Self).map_err(|errno| Error::os("cannot make an eventfd", errno))
+        fd.and_then(above_streams).map(Self).map_err(|errno| Error::os("cannot make an eventfd", errno))
     }
 
     /// Rings it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::fds::above_streams;
 use super::signals::Masked;
 
 /// What a descriptor in a [`Poller`] stands for.
@@ -22,7 +23,8 @@ pub(crate) struct Poller {
 
 impl Poller {
     pub(crate) fn new() -> Result<Self, Errno> {
-        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, ready: VecDeque::new() })
+        let epoll = above_streams(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+        Ok(Self { epoll, ready: VecDeque::new() })
     }
 
     /// Watches for input, an end of file or an error.

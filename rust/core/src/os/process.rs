@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use rustix::process::PidfdFlags;
 use rustix::time::ClockId;
 
-use super::procfs::parent_and_state;
+use super::fds::above_streams;
+use super::procfs;
 use super::signals;
 use crate::outcome::WaitStatus;
 use crate::pid::Pid;
@@ -60,7 +61,7 @@ pub(crate) fn open_pidfd(pid: i32) -> Result<OwnedFd, Errno> {
 
 /// A descriptor for this process.
 pub(crate) fn open_own_pidfd() -> Result<OwnedFd, Errno> {
-    rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())
+    rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).and_then(above_streams)
 }
 
 /// Sends a signal. A process that is gone is not an error.
@@ -77,7 +78,7 @@ pub(crate) fn send_signal(pidfd: impl AsFd, signal: Signal) -> Result<(), Errno>
 /// Sends signals to a process found in `/proc`, if it is still this parent's child: its number may have a new owner.
 pub(crate) fn signal_child_of(pid: Pid, parent: Pid, signals: &[Signal]) -> bool {
     let Ok(pidfd) = open_pidfd(pid.get()) else { return false };
-    if parent_and_state(pid).is_none_or(|(found, _)| found != parent.get()) {
+    if procfs::parent(pid) != Some(parent.get()) {
         return false;
     }
     signals.iter().all(|&signal| send_signal(&pidfd, signal).is_ok())

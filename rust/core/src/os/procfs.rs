@@ -5,21 +5,31 @@ use std::io::{Read as _, Seek as _};
 
 use crate::pid::Pid;
 
-/// Parent and state letter from `/proc/<pid>/stat`; the name in it may hold blanks and parentheses.
-pub(super) fn parent_and_state(pid: Pid) -> Option<(i32, char)> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+/// A field of `/proc/<pid>/stat` by its number in proc(5), from 3 on: the name before may hold blanks and parentheses.
+fn stat_field(stat: &[u8], number: usize) -> Option<&str> {
     let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    let text = std::str::from_utf8(&stat[after_name..]).ok()?;
-    let mut fields = text.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some((fields.next()?.parse().ok()?, state))
+    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(number - 3)
 }
 
-/// When a process was made, in the kernel's ticks since boot (proc(5), field 22 of `stat`).
+fn stat(pid: Pid) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/stat")).ok()
+}
+
+/// The parent of a process.
+pub(super) fn parent(pid: Pid) -> Option<i32> {
+    stat_field(&stat(pid)?, 4)?.parse().ok()
+}
+
+/// Whether there is something to signal. A process whose first thread has ended is called a zombie while others live.
+fn is_alive(pid: Pid) -> bool {
+    let Some(stat) = stat(pid) else { return false };
+    let threads = stat_field(&stat, 20).and_then(|count| count.parse().ok()).unwrap_or(0);
+    !matches!(stat_field(&stat, 3), None | Some("Z" | "X")) || threads > 1
+}
+
+/// When a process was made, in the kernel's ticks since boot.
 pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
-    std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace().nth(19)?.parse().ok()
+    stat_field(&stat(pid)?, 22)?.parse().ok()
 }
 
 /// Children of a process: of each of its threads.
@@ -58,7 +68,7 @@ fn scan() -> Vec<(Pid, i32)> {
     entries
         .filter_map(|entry| {
             let pid = Pid::new(entry.ok()?.file_name().to_str()?.parse().ok()?)?;
-            Some((pid, parent_and_state(pid)?.0))
+            Some((pid, parent(pid)?))
         })
         .collect()
 }
@@ -81,7 +91,7 @@ pub(crate) fn descendants(root: Pid) -> Vec<(Pid, Pid)> {
             if child == root || found.iter().any(|(pid, _)| *pid == child) {
                 continue;
             }
-            if !matches!(parent_and_state(child), None | Some((_, 'Z' | 'X'))) {
+            if is_alive(child) {
                 found.push((child, parent));
             }
             parents.push(child);

@@ -10,9 +10,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
 };
 
+use super::fds::above_streams;
+
 /// Two ends of a stream, both closed on exec.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    Ok((above_streams(ours)?, above_streams(theirs)?))
 }
 
 /// Sends what fits without waiting; a peer that is gone is `EPIPE`, never SIGPIPE.
@@ -51,7 +55,9 @@ pub(crate) fn receive(socket: impl AsFd, count: usize, fds: &mut Vec<OwnedFd>) -
     let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)?;
     for ancillary in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = ancillary {
-            fds.extend(received);
+            for fd in received {
+                fds.push(above_streams(fd)?);
+            }
         }
     }
     bytes.truncate(message.bytes);

@@ -294,13 +294,13 @@ pub(super) fn c_path(path: &Path) -> Result<CString, Errno> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)
 }
 
-/// This process's environment as C strings.
+/// This process's environment as C strings, but for what no program can be given (execve(2), `MAX_ARG_STRLEN`).
 pub(super) fn c_environ() -> Vec<CString> {
     let variable = |(name, value): (OsString, OsString)| {
         let mut text = name.into_vec();
         text.push(b'=');
         text.extend(value.into_vec());
-        CString::new(text).ok()
+        (text.len() < 128 * 1024).then(|| CString::new(text).ok()).flatten()
     };
     std::env::vars_os().filter_map(variable).collect()
 }

@@ -112,8 +112,11 @@ impl Verdict {
             WaitStatus::Lost => RankReason::Lost,
         };
         if self.cause.is_none() && !status.is_success() {
-            let fits =
-                |signal| matches!(status, WaitStatus::Exited(_)) || status == WaitStatus::Signaled(signal);
+            let ends = |signal| [Signal::INT, Signal::TERM].contains(&signal);
+            let fits = |signal| match status {
+                WaitStatus::Exited(_) => ends(signal),
+                _ => status == WaitStatus::Signaled(signal),
+            };
             let recent = self.group.filter(|&(_, signal, at)| self.now - at <= 5000 && fits(signal));
             if let Some((id, signal, at)) = recent {
                 self.first = Some((id, at));
