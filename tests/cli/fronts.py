@@ -158,7 +158,7 @@ class Launcher:
             process.wait()
 
 
-def _stat(pid: int) -> list[str]:
+def stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -167,12 +167,12 @@ def _stat(pid: int) -> list[str]:
 
 def state_of(pid: int) -> str:
     """The letter of a process's state: `T` when it is stopped."""
-    return _stat(pid)[0]
+    return stat(pid)[0]
 
 
 def parent_of(pid: int) -> int:
     """A process's parent; 0 if it is gone."""
-    return int(_stat(pid)[1])
+    return int(stat(pid)[1])
 
 
 def is_stopped(pid: int) -> bool:
