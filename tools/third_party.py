@@ -18,9 +18,9 @@ SHIPPED = ("nativelaunch-cli", "nativelaunch-py")
 RULE = "-" * 80
 
 HEAD = """\
-The wheel of nativelaunch holds code of the Rust crates below, each of which may be had under the MIT license, and of the
-Rust standard library, which may be had under the Apache License, Version 2.0 (see LICENSE): Copyright (c) The Rust Project
-Contributors, https://github.com/rust-lang/rust.
+The wheel of nativelaunch holds code of the Rust crates below, each of which may be had under the MIT license, and of
+the Rust standard library, Copyright (c) The Rust Project Contributors, which may be had under the Apache License,
+Version 2.0 (see LICENSE): https://github.com/rust-lang/rust.
 """
 
 
