@@ -64,6 +64,7 @@ class Goal:
     limit: float
     unit: str
     spread: Spread
+    steady: bool = True  # holds on a busy machine too: it is about CPU seconds of a small part
 
     @property
     def holds(self) -> bool:
@@ -89,6 +90,10 @@ class Section:
             lines.append(f"  {'goal: ' + goal.name:<48} {goal.spread.text(goal.unit):<34} {verdict}")
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join(lines)
+
+    def broken(self) -> list[str]:
+        """What a strict run does not accept: a steady goal that does not hold, and what was not measured."""
+        return [goal.name for goal in self.goals if goal.steady and not goal.holds] + self.skipped
 
     def data(self) -> dict[str, object]:
         """The section for JSON; times in seconds."""

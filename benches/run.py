@@ -5,7 +5,8 @@
 
 Rivals and floors run in turn, A B C A B C, on the same machine in the same minutes. Figures are medians, with
 lowest and highest; ratios are of values of the same round. A goal that does not hold is no error: the status
-is 0 unless nothing could be measured.
+is 0 unless nothing could be measured. With --strict it is 1 too if a steady goal does not hold (one that is about CPU
+seconds of a small part, and does not depend on how busy the machine is) or a rival is missing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument(
         "--bin", type=Path, metavar="PATH", help="nativelaunch to measure; default: the installed one"
     )
+    parser.add_argument("--strict", action="store_true", help="fail if a steady goal does not hold")
     args = parser.parse_args()
     names = args.subjects or list(SUBJECTS)
     if unknown := set(names) - SUBJECTS.keys():
@@ -45,6 +47,7 @@ def main() -> int:
     print(", ".join(f"{name} {value}" for name, value in facts.items()))
     measured: dict[str, list[dict[str, object]]] = {}
     failed = False
+    broken: list[str] = []
     for name in names:
         measured[name] = []
         sections = SUBJECTS[name](bench)
@@ -52,6 +55,7 @@ def main() -> int:
             for section in sections:
                 print(f"\n{section.table()}", flush=True)
                 measured[name].append(section.data())
+                broken += [f"{section.title}: {what}" for what in section.broken()]
         except RuntimeError as error:
             failed = True
             print(f"\n{name}: stopped: {error}", file=sys.stderr)
@@ -59,6 +63,9 @@ def main() -> int:
         args.json.write_text(
             json.dumps({"version": 1, "machine": facts, "subjects": measured}, indent=1) + "\n"
         )
+    if args.strict and broken:
+        print("\nnot as promised:", *broken, sep="\n  ", file=sys.stderr)
+        return 1
     return 1 if failed else 0
 
 

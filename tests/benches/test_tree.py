@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benches.report import Goal, Spread, in_turn
+from benches.report import Goal, Section, Spread, in_turn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +83,17 @@ def test_subjects_run_in_turn_and_ratios_pair_their_rounds() -> None:
     assert ratio.values == [2.0, 2.0, 4.0]
     assert Goal("twice", 2.0, "x", ratio).holds
     assert not Goal("less than twice", 1.9, "x", ratio).holds
+
+
+def test_strict_fails_for_what_should_hold_anywhere_and_for_what_was_not_measured() -> None:
+    slow, quick = Spread([3.0]), Spread([1.0])
+    goals = [
+        Goal("slow", 2.0, "x", slow),
+        Goal("quick", 2.0, "x", quick),
+        Goal("slow when busy", 2.0, "x", slow, steady=False),
+    ]
+    assert Section("all", goals=goals, skipped=["nobody is here"]).broken() == ["slow", "nobody is here"]
+    assert Section("good", goals=goals[1:]).broken() == []
 
 
 @pytest.mark.parametrize(
