@@ -1,8 +1,8 @@
 """Shows that the tests of the job's state machine catch mistakes: breaks it in a copy, one transition at a time.
 
 Run as `python tools/mutate_job.py [WORD ...]`, with words to choose mutations whose name has one of them. The status is
-1 if a mutation survives, no longer fits the source or does not compile. The copy and its build lie below
-`$CARGO_TARGET_DIR/mutated`.
+1 if a mutation survives, no longer fits the source or does not compile, or if none is named by a word. The copy and its
+build lie below `$CARGO_TARGET_DIR/mutated`.
 """
 
 from __future__ import annotations
@@ -122,6 +122,10 @@ def caught(source: str) -> tuple[bool, str]:
 
 
 def main() -> int:
+    words = sys.argv[1:]
+    if strange := [word for word in words if not any(word in name for name, _, _ in MUTATIONS)]:
+        sys.exit(f"no mutation has this in its name: {', '.join(map(repr, strange))}")
+    chosen = [mutation for mutation in MUTATIONS if not words or any(word in mutation[0] for word in words)]
     shutil.rmtree(HOUSE, ignore_errors=True)
     shutil.copytree(ROOT / "rust", HOUSE / "rust", copy_function=shutil.copy)
     for name in ("Cargo.toml", "Cargo.lock"):
@@ -130,11 +134,8 @@ def main() -> int:
     failed, why = caught(source)
     if failed:
         sys.exit(f"the tests fail without a mutation: {why}")
-    words = sys.argv[1:]
     bad = 0
-    for name, old, new in MUTATIONS:
-        if words and not any(word in name for word in words):
-            continue
+    for name, old, new in chosen:
         if source.count(old) != 1:
             print(f"no longer fits, {source.count(old)} times in {JOB}: {name}", flush=True)
             bad += 1
