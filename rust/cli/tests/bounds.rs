@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use nativelaunch_core::{ErrorKind, Output, Plan, PlanBuilder, Reason, Stdin};
+use nativelaunch_core::{ErrorKind, Output, Plan, PlanBuilder, RankReason, Reason, Stdin};
 
 fn shell(script: &str) -> PlanBuilder<'static> {
     Plan::builder(["sh", "-c", script]).supervisor(env!("CARGO_BIN_EXE_nativelaunch")).stdin(Stdin::None)
@@ -37,6 +37,16 @@ fn a_string_that_is_too_long_is_named() {
         error.to_string().contains("variable \"LARGE\" has 200007 bytes, one may have 131072"),
         "{error}"
     );
+}
+
+#[test]
+fn a_rank_that_was_asked_to_end_has_not_failed() {
+    let job = shell("sleep 60").nproc_per_node(2).build().expect("a plan").start().expect("a job");
+    job.request_stop(Reason::Stopped, Duration::from_secs(20)).expect("a stop");
+    while let Some(event) = job.next_event(None).expect("an answer") {
+        assert_eq!(job.first_failure(), None, "after {event:?}");
+    }
+    assert!((0..2).all(|rank| job.rank(rank).is_some_and(|rank| rank.reason == RankReason::Stopped)));
 }
 
 #[test]

@@ -55,6 +55,8 @@ struct State {
     ranks: Vec<RankOutcome>,
     running: usize,
     first_failure: Option<u32>,
+    /// The ranks were asked to end: how they do is no failure of theirs.
+    stopping: bool,
     outcome: Option<Outcome>,
     error: Option<Error>,
     /// Guard and keeper are gone, or were waited for long enough.
@@ -128,6 +130,7 @@ fn begin(mut plan: Plan, interrupted: impl FnMut() -> bool) -> Result<Job, Error
         ranks: ranks.collect(),
         running: 0,
         first_failure: None,
+        stopping: false,
         outcome: None,
         error: None,
         settled: false,
@@ -543,18 +546,26 @@ impl State {
                 rank.started_ns = Some(event.time_ns);
             }
             (EventKind::Exec, _) => self.running += 1,
+            (EventKind::Stopping(reason), _) => {
+                self.stopping = true;
+                if *reason != Reason::Failed {
+                    // The death just told was the group's signal's.
+                    self.first_failure = None;
+                }
+            }
             (EventKind::GuardLost, _) => self.guard_lost = true,
             (&EventKind::Exited(status, order), Some(rank)) => {
                 rank.status = Some(status);
                 rank.order = Some(order);
                 rank.ended_ns = Some(event.time_ns);
                 rank.reason = match status {
+                    WaitStatus::Exited(_) | WaitStatus::Signaled(_) if self.stopping => RankReason::Stopped,
                     WaitStatus::Exited(0) => RankReason::Ok,
                     WaitStatus::Exited(_) => RankReason::Failed,
                     WaitStatus::Signaled(_) => RankReason::Signaled,
                     WaitStatus::Lost => RankReason::Lost,
                 };
-                if !status.is_success() && self.first_failure.is_none() {
+                if !status.is_success() && !self.stopping && self.first_failure.is_none() {
                     self.first_failure = event.rank;
                 }
                 self.waiting
