@@ -152,21 +152,21 @@ class HostWatch:
     """A native thread for a host that is itself rank 0: it reads the job's events and ends this process if it must.
 
     When a rank fails, the supervisor is lost, the job ends by a signal to the process group, or `end_with` is called:
-    `set_exit_status` is called, and after the grace the process ends by `_exit(status)`. For the first two,
-    `wake_signal` is sent to the thread that made this object.
+    `set_exit_status` is called, and after the grace the process ends by `_exit(status)`. For the first two, the thread
+    that made this object is woken, see `wake_with`.
     """
 
-    def __new__(
-        cls, job: Job, *, grace: float, peer_grace: float, wake_signal: int | None = None
-    ) -> HostWatch: ...
+    def __new__(cls, job: Job, *, grace: float, peer_grace: float) -> HostWatch: ...
     @property
     def status(self) -> int | None:
         """The status this process will end with; None while all is well."""
     @property
     def loss(self) -> str | None:
         """Why nobody will know how the ranks ended: what the supervisor said last, or that it went mad."""
+    def wake_with(self, signum: int) -> None:
+        """Has that signal sent, once, to the thread that made this object: now, if it is time already."""
     def take_wake(self) -> bool:
-        """Whether `wake_signal` was sent since the last call: tells it from the same signal from outside."""
+        """Whether it was sent since the last call: tells it from the same signal from outside."""
     def end_with(self, status: int, grace: float) -> None:
         """`_exit(status)` after `grace` seconds: that of a failed rank, if there is one, has the precedence."""
     def close(self) -> None:

@@ -592,6 +592,40 @@ def test_a_launch_after_close_may_have_a_command_of_its_own(tmp_path: Path) -> N
     assert sorted(out) == ["atexit 0", *["part 0 of 2"] * 2, *["part 1 of 2"] * 2]
 
 
+@pytest.mark.parametrize("place", ["watch", "_limit_threads"])
+@pytest.mark.parametrize("what", ["a rank's death", "SIGTERM", "Ctrl-C"])
+def test_what_comes_before_rank_0_begins_is_raised_in_its_place(
+    tmp_path: Path, place: str, what: str
+) -> None:
+    body = f"""
+    from nativelaunch.launchers import ChildCommand
+    before = signal.getsignal(signal.SIGTERM), len(os.listdir("/proc/self/task"))
+    class Slow(SubprocessScriptLauncher):
+        def child_command(self, local_rank):
+            return ChildCommand(("sh", "-c", {"exit 7" if "rank" in what else "exec sleep 1000"!r}))
+        def {place}(self, *arguments):
+            super().{place}(*arguments)
+            if {what!r} == "SIGTERM": os.kill(os.getpid(), signal.SIGTERM)
+            if {what!r} == "Ctrl-C": os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+            say("slept")
+    try:
+        with Slow(LocalEnvironment(), 2, 1) as slow: slow.launch(say, "began")
+    except nativelaunch.WorkerFailed as error: say("failed", error.outcome.status)
+    except SystemExit as error: say("asked", error.code)
+    except KeyboardInterrupt: say("interrupted")
+    assert before == (signal.getsignal(signal.SIGTERM), len(os.listdir("/proc/self/task")))
+    assert "LOCAL_RANK" not in os.environ
+    """
+    status, out, err = run(tmp_path, body)
+    expected = {
+        "a rank's death": (7, ["slept", "failed 7", "atexit 0"]),
+        "SIGTERM": (143, ["slept", "asked 143", "atexit 0"]),
+        "Ctrl-C": (0, ["interrupted", "atexit 0"]),
+    }
+    assert (status, out) == expected[what], err
+
+
 OWN_COMMAND = """
 from nativelaunch.launchers import ChildCommand
 class Part(SubprocessScriptLauncher):

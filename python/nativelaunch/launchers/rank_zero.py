@@ -43,38 +43,51 @@ class RankZero:
         self._asked_at: float | None = None
         self._asked_status = 0
         self._interrupted = False
+        self._begun = False
         self._closing = False
-        wake = None
+        # Before the handlers, which ask it; it wakes nobody before `run`.
+        self._watch = _core.HostWatch(job, grace=grace, peer_grace=peer_grace)
+        self._wake: int | None = None
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(signum) is signal.SIG_DFL:
                     self._handlers[signum] = signal.signal(signum, self._on_signal)
             # A handler of the program's own is as good for waking: SIGTERM asks it to end.
             if callable(signal.getsignal(signal.SIGTERM)):
-                wake = int(signal.SIGTERM)
-        try:
-            self._watch = _core.HostWatch(job, grace=grace, peer_grace=peer_grace, wake_signal=wake)
-        except BaseException:
-            self._restore_handlers()
-            raise
+                self._wake = int(signal.SIGTERM)
 
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Runs rank 0's part. Its exception ends the other ranks."""
         try:
+            if not self._begun:
+                self._begin()
             return function(*args, **kwargs)
         except BaseException as error:
             if self._process == os.getpid():
                 self._on_exception(error)
             raise
 
+    def _begin(self) -> None:
+        """From here on a failure or a signal raises: what raises earlier would leave the launcher half open."""
+        self._begun = True
+        if self._asked_at is not None:
+            raise SystemExit(self._asked_status)
+        if self._wake is not None:
+            self._watch.wake_with(self._wake)
+
     def close(self, error: BaseException | None = None) -> None:
         """Waits for the other ranks at most `grace` seconds, ends those that are not done, and restores the handlers.
+
+        An `error` on its way ends them at once.
 
         Raises:
             WorkerFailed: A rank failed, which was not raised yet, and no `error` is on its way already.
             LauncherError: The same for a supervisor that cannot tell how the ranks ended.
             SystemExit: The same for a signal that asked this process to end.
         """
+        if error is not None:
+            # It may come from beside the function.
+            self._on_exception(error)
         # From here on the main thread waits for an end that is bounded: nothing needs to be armed.
         self._watch.close()
         try:
@@ -165,8 +178,15 @@ class RankZero:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
             return
-        # Where the program ends already, or waits in `close`, an exception would only cut its clean-up short.
-        leaving = self._closing or self._interrupted or self._failure is not None or _is_leaving()
+        # Where the program has not begun, an exception would leave the launcher half open; where it ends already, or waits
+        # in `close`, it would only cut the clean-up short.
+        leaving = (
+            not self._begun
+            or self._closing
+            or self._interrupted
+            or self._failure is not None
+            or _is_leaving()
+        )
         if self._watch.take_wake():
             if not leaving:
                 failed = self._job.first_failure()

@@ -213,11 +213,15 @@ class SubprocessScriptLauncher(Launcher):
         try:
             self.procs = self.spawn(commands) if commands else []
             self.watch(self.procs)
-        except BaseException:
+        except BaseException as error:
+            rank_zero, self._rank_zero = self._rank_zero, None
             try:
                 if self._job is not None:
                     self._job.request_stop(0.0)
-                    self._job.wait()
+                    if rank_zero is None:
+                        self._job.wait()
+                    else:
+                        rank_zero.close(error)
             finally:
                 self._restore()
             raise

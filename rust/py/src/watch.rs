@@ -30,7 +30,8 @@ pub(crate) struct Watch {
     bell: Bell,
     grace: Duration,
     peer_grace: Duration,
-    wake: Option<(Thread, Signal)>,
+    /// Who made it, and is woken.
+    thread: Thread,
     state: Mutex<State>,
 }
 
@@ -40,6 +41,8 @@ struct State {
     /// The status is that of a rank, or of a lost supervisor.
     failed: bool,
     deadline: Option<Instant>,
+    /// What wakes that thread, once it is ready for it.
+    wake: Option<Signal>,
     woken: bool,
     closed: bool,
     outcome: Option<Outcome>,
@@ -69,8 +72,8 @@ pub(crate) struct HostWatch {
 #[pymethods]
 impl HostWatch {
     #[new]
-    #[pyo3(signature = (job, *, grace, peer_grace, wake_signal=None))]
-    fn new(job: &Bound<'_, Job>, grace: f64, peer_grace: f64, wake_signal: Option<i32>) -> PyResult<Self> {
+    #[pyo3(signature = (job, *, grace, peer_grace))]
+    fn new(job: &Bound<'_, Job>, grace: f64, peer_grace: f64) -> PyResult<Self> {
         let job = job.get();
         job.check_owner()?;
         exit::arm()?;
@@ -79,18 +82,12 @@ impl HostWatch {
         if job.0.is_watched.swap(true, Ordering::Relaxed) {
             return Err(PyRuntimeError::new_err("this job is watched already"));
         }
-        let wake = wake_signal.map(|number| {
-            let signal = Signal::new(number).ok_or_else(|| {
-                UsageError::new_err(format!("wake_signal must be between 1 and 64: {number}"))
-            })?;
-            Ok::<_, PyErr>((Thread::current(), signal))
-        });
         let watch = Arc::new(Watch {
             shared: Arc::clone(&job.0),
             bell,
             grace: time("grace", grace)?,
             peer_grace: time("peer_grace", peer_grace)?,
-            wake: wake.transpose()?,
+            thread: Thread::current(),
             state: Mutex::default(),
         });
         let body = Arc::clone(&watch);
@@ -107,6 +104,13 @@ impl HostWatch {
     #[getter]
     fn loss(&self) -> Option<String> {
         self.watch.lock().loss.clone()
+    }
+
+    fn wake_with(&self, signum: i32) -> PyResult<()> {
+        let signal = Signal::new(signum)
+            .ok_or_else(|| UsageError::new_err(format!("signum must be between 1 and 64: {signum}")))?;
+        self.watch.wake_with(signal);
+        Ok(())
     }
 
     fn take_wake(&self) -> bool {
@@ -232,7 +236,7 @@ impl Watch {
 
     /// A rank has failed: wakes the main thread, once, and gives it the peer grace.
     fn fail(self: &Arc<Self>, status: u8) {
-        {
+        let wake = {
             let mut state = self.lock();
             if state.failed || state.closed {
                 return;
@@ -240,11 +244,26 @@ impl Watch {
             state.failed = true;
             state.status = Some(status);
             state.deadline = Some(sooner(state.deadline, self.peer_grace));
-            state.woken = self.wake.is_some();
-        }
+            state.woken = state.wake.is_some();
+            state.wake
+        };
         exit::end_as(self, status);
-        if let Some((thread, signal)) = self.wake {
-            thread.signal(signal);
+        if let Some(signal) = wake {
+            self.thread.signal(signal);
+        }
+    }
+
+    /// The thread is ready to be woken: at once, if a rank has failed already.
+    fn wake_with(&self, signal: Signal) {
+        let is_due = {
+            let mut state = self.lock();
+            let is_due = state.wake.is_none() && state.failed && !state.closed;
+            state.wake = Some(signal);
+            state.woken |= is_due;
+            is_due
+        };
+        if is_due {
+            self.thread.signal(signal);
         }
     }
 
