@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.fronts import Launcher, find_binary
-from tests.python.processes import TOKEN, alive, command_of, until
+from tests.python.processes import TOKEN, kill_what_is_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +35,6 @@ def _nothing_is_left() -> Iterator[None]:
     """Every process that a test starts inherits a variable of that test; a test that leaves one fails."""
     os.environ[TOKEN] = uuid.uuid4().hex
     yield
-    # The guard ends a moment after the job: it is the last.
-    until(lambda: not alive(), 3.0)
-    left = {pid: command_of(pid) for pid in alive()}
-    for pid in left:
-        os.kill(pid, 9)
+    left = kill_what_is_left()
     del os.environ[TOKEN]
     assert not left, f"left running: {left}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.python.processes import TOKEN, alive, command_of, descriptors, until
+from tests.python.processes import TOKEN, descriptors, kill_what_is_left, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,11 +39,7 @@ def _nothing_is_left() -> Iterator[None]:
     threads_before = threading.active_count(), len(os.listdir("/proc/self/task"))
     yield
     gc.collect()
-    # The guard ends a moment after the job: it is the last.
-    until(lambda: not alive(), 3.0)
-    left = {pid: command_of(pid) for pid in alive()}
-    for pid in left:
-        os.kill(pid, 9)
+    left = kill_what_is_left()
     assert not left, f"left running: {left}"
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
