@@ -178,8 +178,8 @@ class RankZero:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
             return
-        # Where the program has not begun, an exception would leave the launcher half open; where it ends already, or waits
-        # in `close`, it would only cut the clean-up short.
+        # Where the program has not begun, an exception would leave the launcher half open; where it ends already, or
+        # waits in `close`, it would only cut the clean-up short.
         leaving = (
             not self._begun
             or self._closing
