@@ -64,7 +64,7 @@ class Goal:
     limit: float
     unit: str
     spread: Spread
-    steady: bool = True  # holds on a busy machine too: it is about CPU seconds of a small part
+    steady: bool = True  # the same from run to run on a quiet machine: CPU seconds of a small part
 
     @property
     def holds(self) -> bool:

@@ -6,7 +6,7 @@
 Rivals and floors run in turn, A B C A B C, on the same machine in the same minutes. Figures are medians, with
 lowest and highest; ratios are of values of the same round. A goal that does not hold is no error: the status
 is 0 unless nothing could be measured. With --strict it is 1 too if a steady goal does not hold (one that is about CPU
-seconds of a small part, and does not depend on how busy the machine is) or a rival is missing.
+seconds of a small part: a busy machine adds up to a half to these, so use a quiet one) or a rival is missing.
 """
 
 from __future__ import annotations
