@@ -15,6 +15,9 @@ def main() -> None:
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
+    if sys.executable:
+        # The ranks run in this Python, wherever the binary is.
+        os.environ.setdefault("PYTHON_EXEC", sys.executable)
     try:
         path = find_bin()
         os.execv(path, [path, *sys.argv[1:]])

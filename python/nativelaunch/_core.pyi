@@ -165,6 +165,8 @@ class HostWatch:
         """Why nobody will know how the ranks ended: what the supervisor said last, or that it went mad."""
     def wake_with(self, signum: int) -> None:
         """Has that signal sent, once, to the thread that made this object: now, if it is time already."""
+    def hush(self) -> None:
+        """From now on that thread is not woken."""
     def take_wake(self) -> bool:
         """Whether it was sent since the last call: tells it from the same signal from outside."""
     def end_with(self, status: int, grace: float) -> None:

@@ -42,7 +42,7 @@ def test_a_terminating_signal_reaches_each_worker_once(
     assert signals_seen(tmp_path) == each(4, signum.name)
     assert ended.lines == [
         f"nativelaunch: ended by {signum.name}",
-        "nativelaunch: ranks 0-3 were ended (exited with 0)",
+        "nativelaunch: ranks 0-3 then exited with 0",
     ]
 
 
@@ -84,7 +84,9 @@ def test_status_chosen_by_a_rank_after_the_signal_wins(launch: Launcher, tmp_pat
     front.signal(signal.SIGTERM)
     ended = front.end()
     assert ended.status == 75
-    assert "nativelaunch: rank 2 was ended (exited with 75)" in ended.lines
+    assert ended.lines[0] == "nativelaunch: ended by SIGTERM"
+    assert ended.lines[1].startswith("nativelaunch: rank 2 (")
+    assert " exited with 75 after " in ended.lines[1]
 
 
 def test_death_by_the_signal_itself_is_its_status(launch: Launcher, tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ def test_two_signals_within_50_ms_are_one(launch: Launcher, tmp_path: Path, to: 
     ended = front.end()
     # Nobody was killed. A group's second signal is the sender's doing, and beyond our power.
     assert ended.status == 143
-    assert "nativelaunch: ranks 0, 1 were ended (exited with 0)" in ended.lines
+    assert "nativelaunch: ranks 0, 1 then exited with 0" in ended.lines
     if to == "front":
         assert signals_seen(tmp_path) == each(2, "SIGTERM")
 

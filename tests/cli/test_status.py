@@ -80,7 +80,7 @@ def test_report_names_the_pid_and_is_the_last_thing_printed(launch: Launcher, tm
     pid = ended.out.decode().split()[1]
     assert ended.lines[:3] == ["farewell"] * 3
     assert ended.lines[3].startswith(f"nativelaunch: rank 1 (local 1, pid {pid}, host ")
-    assert ended.lines[4:] == ["nativelaunch: ranks 0, 2, 3 were ended (exited with 3)"]
+    assert ended.lines[4:] == ["nativelaunch: ranks 0, 2, 3 then exited with 3"]
 
 
 def test_first_failure_is_the_first_by_the_order_of_deaths(launch: Launcher, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_statuses_of_those_that_were_ended_are_not_the_cause(launch: Launcher, t
     (tmp_path / "go").touch()
     ended = front.end()
     assert ended.status == 7
-    assert ended.lines[1:] == ["nativelaunch: ranks 0, 2 were ended (exited with 9)"]
+    assert ended.lines[1:] == ["nativelaunch: ranks 0, 2 then exited with 9"]
 
 
 def test_a_rank_that_ends_early_with_zero_is_waited_for_by_nobody(launch: Launcher) -> None:

@@ -81,7 +81,7 @@ def test_ctrl_c_that_kills_a_worker_leaves_the_others_to_their_clean_up(
     assert terminal.wait_log("signaled") == signal.SIGINT
     # No SIGTERM came between.
     assert signals_seen(tmp_path) == {str(rank): ["SIGINT"] for rank in range(1, 4)}
-    terminal.wait_screen(b"nativelaunch: ranks 1-3 were ended (exited with 0)\r\n")
+    terminal.wait_screen(b"nativelaunch: ranks 1-3 then exited with 0\r\n")
 
 
 def test_second_ctrl_c_kills_at_once(terminal: Terminal, binary: str, tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_blocked_signals_are_unblocked_and_ignored_ones_as_they_should_be(
         found = masks((tmp_path / f"{rank}.status").read_text())
         assert found["SigBlk"] == set()
         assert found["SigPnd"] == set()
-        assert found["SigIgn"] == {signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT}
+        # glibc's posix_spawn, by which make starts programs, has 32 and 33 ignored, and we pass that on.
+        assert found["SigIgn"] - {32, 33} == {signal.SIGUSR1, signal.SIGHUP, signal.SIGQUIT}
         assert found["SigCgt"] == set()
 
 

@@ -111,6 +111,8 @@ class RankZero:
         If this process has to end with a status that is not its own, the finalizers of others come first: waiting for
         the ranks, within the grace, is left to the native side, which has the last word.
         """
+        # The interpreter gives SIGTERM back its default action soon.
+        self._watch.hush()
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
             self._on_exception(error)

@@ -160,7 +160,38 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Parsed, Error> {
     Ok(Parsed::Run(Box::new(options)))
 }
 
+/// Options of torchrun 2.9 that this version does not have.
+const TORCHRUN: &[&str] = &[
+    "nnodes",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "standalone",
+    "max-restarts",
+    "monitor-interval",
+    "start-method",
+    "event-log-handler",
+    "role",
+    "run-path",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-ranks-filter",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "local-addr",
+    "logs-specs",
+    "numa-binding",
+];
+
 fn unknown(long: &str) -> Error {
+    if TORCHRUN.contains(&long.replace('_', "-").as_str()) {
+        return Error::usage(format!(
+            "--{long} is an option of torchrun that this version does not have: it runs on one node, once, on a free port"
+        ));
+    }
     let typed = format!("--{long}");
     let names = FLAGS.iter().flat_map(|flag| [flag.long].into_iter().chain(flag.alias));
     let names: Vec<String> = names.map(|name| format!("--{name}")).collect();
@@ -184,7 +215,7 @@ fn seconds(name: &str, value: &OsStr) -> Result<Duration, Error> {
 /// The text of `--help`.
 pub(crate) fn help() -> String {
     let mut text = String::from(
-        "usage: nativelaunch [OPTIONS] SCRIPT [ARGS...]\n\n\
+        "usage: nativelaunch [OPTIONS] SCRIPT [ARGS...]      options come before SCRIPT\n\n\
          Starts the processes of a distributed training job on this machine and owns them until the last is gone.\n\n\
          examples:\n  \
            nativelaunch -n 4 train.py --lr 0.1\n  \
@@ -264,6 +295,11 @@ mod tests {
             (
                 &["--garce", "1", "s"],
                 "unknown option \"--garce\" (did you mean \"--grace\"?); see nativelaunch --help",
+            ),
+            (
+                &["--standalone", "s"],
+                "--standalone is an option of torchrun that this version does not have: it runs on one node, once, on a \
+                 free port",
             ),
             (&["-x", "s"], "unknown option \"-x\"; see nativelaunch --help"),
             (&["-m", "--no-python", "s"], "--module and --no-python exclude each other"),

@@ -51,10 +51,12 @@ fn a_rank_that_was_asked_to_end_has_not_failed() {
 
 #[test]
 fn a_known_failure_outlives_the_keeper() {
-    // Rank 1 fails, rank 0 does not mind the SIGTERM, and the keeper is killed while it waits for that.
-    let script = "trap '' TERM; [ $RANK = 1 ] && exit 7; while :; do sleep 0.05; done";
-    let job =
-        shell(script).nproc_per_node(2).stdout(Output::Null).build().expect("a plan").start().expect("a job");
+    // Rank 1 fails once rank 0 minds no SIGTERM, and the keeper is killed while it waits for that one.
+    let ready = std::env::temp_dir().join(format!("nativelaunch-ready-{}", std::process::id()));
+    let script = "if [ $RANK = 0 ]; then trap '' TERM; touch \"$READY\"; while :; do sleep 0.05; done; fi; \
+                  while ! [ -e \"$READY\" ]; do sleep 0.01; done; rm \"$READY\"; exit 7";
+    let plan = shell(script).nproc_per_node(2).env("READY", &ready).stdout(Output::Null).build();
+    let job = plan.expect("a plan").start().expect("a job");
     let deadline = Instant::now() + Duration::from_secs(20);
     while job.first_failure().is_none() {
         assert!(Instant::now() < deadline, "rank 1 did not fail");

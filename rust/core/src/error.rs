@@ -49,8 +49,9 @@ impl Stage {
     }
 }
 
-/// An error: a kind for machines, one lower-case sentence for people.
-#[derive(Clone, Debug)]
+/// An error: a kind for machines, one lower-case sentence for people, which is also what `Debug` shows: a `main` that
+/// returns it tells people.
+#[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
     stage: Option<Stage>,
@@ -149,6 +150,12 @@ pub(crate) fn describe(errno: i32) -> String {
 }
 
 impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

@@ -204,6 +204,11 @@ impl Outcome {
             }
         }
         lines.extend(self.describe_others());
+        match self.swept {
+            0 => {}
+            1 => lines.push("1 process that the ranks had left behind was ended".to_owned()),
+            count => lines.push(format!("{count} processes that the ranks had left behind were ended")),
+        }
         if self.guard_lost {
             lines.push("the guard was killed; the job went on without it".to_owned());
         }
@@ -249,12 +254,25 @@ impl Outcome {
 
     /// `ranks 0, 1, 3 were ended (SIGTERM)`, a line for each way.
     fn describe_others(&self) -> Vec<String> {
-        let mut ways: Vec<(String, Vec<u32>)> = Vec::new();
-        for rank in self.ranks.iter().filter(|r| r.reason == RankReason::Stopped) {
-            let how = match rank.status {
-                Some(WaitStatus::Exited(status)) => format!("exited with {status}"),
-                Some(WaitStatus::Signaled(signal)) => signal.to_string(),
-                Some(WaitStatus::Lost) | None => "status lost".to_owned(),
+        // One and many: `was`, `were`; and what follows.
+        type Way = (&'static str, &'static str, String);
+        let mut ways: Vec<(Way, Vec<u32>)> = Vec::new();
+        let others = self.ranks.iter().filter(|rank| Some(rank.rank) != self.first_failure);
+        for rank in others {
+            let how = match (rank.reason, rank.status) {
+                (RankReason::NotStarted, _) => ("was", "were", "not started".to_owned()),
+                (RankReason::Stopped, Some(WaitStatus::Exited(status))) => {
+                    ("then", "then", format!("exited with {status}"))
+                }
+                (RankReason::Stopped, Some(WaitStatus::Signaled(signal)))
+                    if signal == Signal::KILL || signal.is_terminating() =>
+                {
+                    ("was", "were", format!("ended ({signal})"))
+                }
+                (RankReason::Stopped, Some(WaitStatus::Signaled(signal))) => {
+                    ("then", "then", format!("died of {signal}"))
+                }
+                _ => continue,
             };
             match ways.iter_mut().find(|(name, _)| *name == how) {
                 Some((_, ranks)) => ranks.push(rank.rank),
@@ -263,8 +281,9 @@ impl Outcome {
         }
         ways.into_iter()
             .map(|(how, ranks)| {
-                let (noun, verb) = if ranks.len() == 1 { ("rank", "was") } else { ("ranks", "were") };
-                format!("{noun} {} {verb} ended ({how})", ranges(&ranks))
+                let (one, many, end) = how;
+                let (noun, verb) = if ranks.len() == 1 { ("rank", one) } else { ("ranks", many) };
+                format!("{noun} {} {verb} {end}", ranges(&ranks))
             })
             .collect()
     }

@@ -98,6 +98,11 @@ impl Plan {
         &self.job
     }
 
+    /// The graces.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// Ranks, sizes, main address and port.
     pub fn topology(&self) -> &Topology {
         &self.topology

@@ -6,6 +6,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::WorkerFailed;
 
+/// One thing that happened to a job, or to one of its ranks: `kind` says what, `data` the details.
 #[pyclass(frozen, eq, module = "nativelaunch")]
 #[derive(PartialEq)]
 pub(crate) struct Event(pub(crate) core::Event);
@@ -59,6 +60,7 @@ impl Event {
     }
 }
 
+/// How one rank ended. Times are CLOCK_MONOTONIC, in nanoseconds.
 #[pyclass(frozen, eq, module = "nativelaunch")]
 #[derive(PartialEq)]
 pub(crate) struct RankOutcome(pub(crate) core::RankOutcome);
@@ -119,6 +121,7 @@ impl RankOutcome {
     }
 }
 
+/// How a job ended: `status` and `reason` of the whole, and one `RankOutcome` for each rank of this node.
 #[pyclass(frozen, eq, module = "nativelaunch")]
 #[derive(PartialEq)]
 pub(crate) struct Outcome(pub(crate) core::Outcome);
@@ -191,6 +194,7 @@ impl Outcome {
         0
     }
 
+    /// Raises WorkerFailed unless every rank ended with 0.
     fn check(slf: &Bound<'_, Self>) -> PyResult<()> {
         let outcome = &slf.get().0;
         if outcome.is_ok() {
@@ -199,10 +203,12 @@ impl Outcome {
         Err(WorkerFailed::new_err((outcome.report(), slf.clone().unbind(), outcome.first_failure)))
     }
 
+    /// What people are told of the end, a sentence a line; empty when there is nothing to tell.
     fn report(&self) -> String {
         self.0.report()
     }
 
+    /// One JSON object, by `docs/report.schema.json`.
     fn to_json(&self) -> String {
         self.0.to_json()
     }

@@ -36,6 +36,7 @@ pub(crate) struct Watch {
 }
 
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct State {
     status: Option<u8>,
     /// The status is that of a rank, or of a lost supervisor.
@@ -44,6 +45,7 @@ struct State {
     /// What wakes that thread, once it is ready for it.
     wake: Option<Signal>,
     woken: bool,
+    sent: bool,
     closed: bool,
     outcome: Option<Outcome>,
     /// What the latest events told: a signal to all, a rank's failure.
@@ -111,6 +113,10 @@ impl HostWatch {
             .ok_or_else(|| UsageError::new_err(format!("signum must be between 1 and 64: {signum}")))?;
         self.watch.wake_with(signal);
         Ok(())
+    }
+
+    fn hush(&self) {
+        self.watch.lock().wake = None;
     }
 
     fn take_wake(&self) -> bool {
@@ -236,7 +242,7 @@ impl Watch {
 
     /// A rank has failed: wakes the main thread, once, and gives it the peer grace.
     fn fail(self: &Arc<Self>, status: u8) {
-        let wake = {
+        {
             let mut state = self.lock();
             if state.failed || state.closed {
                 return;
@@ -244,25 +250,24 @@ impl Watch {
             state.failed = true;
             state.status = Some(status);
             state.deadline = Some(sooner(state.deadline, self.peer_grace));
-            state.woken = state.wake.is_some();
-            state.wake
-        };
+        }
         exit::end_as(self, status);
-        if let Some(signal) = wake {
+        let mut state = self.lock();
+        if let (Some(signal), false) = (state.wake, state.sent) {
+            state.woken = true;
+            state.sent = true;
+            // Before the lock is free: nothing is sent once `hush` has returned.
             self.thread.signal(signal);
         }
     }
 
     /// The thread is ready to be woken: at once, if a rank has failed already.
     fn wake_with(&self, signal: Signal) {
-        let is_due = {
-            let mut state = self.lock();
-            let is_due = state.wake.is_none() && state.failed && !state.closed;
-            state.wake = Some(signal);
-            state.woken |= is_due;
-            is_due
-        };
-        if is_due {
+        let mut state = self.lock();
+        state.wake = Some(signal);
+        if state.failed && !state.sent && !state.closed {
+            state.woken = true;
+            state.sent = true;
             self.thread.signal(signal);
         }
     }

@@ -18,7 +18,10 @@ pub(crate) fn run(options: RunOptions, signals: &SignalIntake) -> ExitCode {
         return ExitCode::from(status);
     }
     match plan(options) {
-        Ok(plan) => front::run(plan, signals),
+        Ok(plan) => {
+            let policy = plan.policy();
+            front::run(plan, policy, signals)
+        }
         Err(error) => console::fail(&error),
     }
 }
@@ -55,8 +58,20 @@ fn check_script(options: &RunOptions) -> Result<(), (u8, String)> {
     if script.is_relative() && std::env::current_dir().is_err() {
         return Err((1, format!("cannot start {script:?}: the working directory no longer exists")));
     }
-    let kind = if options.no_python { "program" } else { "script" };
-    Err((127, format!("cannot start: {kind} {script:?}: no such file{}", similar(script))))
+    let (kind, hint) = if options.no_python {
+        ("program", similar(script))
+    } else if is_program(&options.script) {
+        ("script", " (a program? then --no-python)".to_owned())
+    } else {
+        ("script", similar(script))
+    };
+    Err((127, format!("cannot start: {kind} {script:?}: no such file{hint}")))
+}
+
+/// Whether there is a program of this name on `PATH`.
+fn is_program(name: &OsStr) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    !name.as_bytes().contains(&b'/') && std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
 }
 
 /// A file in the same folder whose name is close.

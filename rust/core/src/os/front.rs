@@ -72,12 +72,17 @@ impl std::fmt::Debug for SignalIntake {
     }
 }
 
-/// Waits until one of two descriptors is readable, and says which.
-pub fn wait_either(a: impl AsFd, b: impl AsFd) -> Result<(bool, bool), Error> {
-    use rustix::event::{PollFd, PollFlags, poll};
+/// Waits until one of two descriptors is readable, and says which; neither is, once the time has passed.
+pub fn wait_either(
+    a: impl AsFd,
+    b: impl AsFd,
+    timeout: Option<std::time::Duration>,
+) -> Result<(bool, bool), Error> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let timeout = timeout.and_then(|time| Timespec::try_from(time).ok());
     loop {
         let mut fds = [PollFd::new(&a, PollFlags::IN), PollFd::new(&b, PollFlags::IN)];
-        match poll(&mut fds, None) {
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => return Ok((!fds[0].revents().is_empty(), !fds[1].revents().is_empty())),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::os("cannot wait", errno)),
