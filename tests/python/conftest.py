@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import threading
 import uuid
 from typing import TYPE_CHECKING
@@ -15,19 +14,6 @@ from tests.python.processes import TOKEN, descriptors, kill_what_is_left, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _signals_are_as_from_a_shell() -> Iterator[None]:
-    """Behind `nohup` or in the background of a script some are ignored, and would be so in all that tests start."""
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)}
-    for signum, handler in before.items():
-        if handler is signal.SIG_IGN:
-            is_interrupt = signum == signal.SIGINT
-            signal.signal(signum, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
-    yield
-    for signum, handler in before.items():
-        signal.signal(signum, handler)
 
 
 @pytest.fixture(autouse=True)
