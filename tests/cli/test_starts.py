@@ -101,7 +101,11 @@ def test_program_runs_in_a_vanished_directory_as_from_a_shell(launch: Launcher, 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_obstacle(launch: Launcher, tmp_path: Path, closed: str) -> None:
-    body = 'echo x; echo y >&2; ls -l /proc/self/fd > "$0/$RANK.fds"; exit $((RANK * 7))'
+    body = (
+        'echo x; echo y >&2; ls -l /proc/self/fd > "$0/$RANK"; mv "$0/$RANK" "$0/$RANK.fds"; '
+        # The one that fails ends the other.
+        'while ! [ -e "$0/0.fds" ]; do sleep 0.01; done; exit $((RANK * 7))'
+    )
     ended = launch.run(
         "-n",
         "2",
