@@ -277,8 +277,8 @@ class Job:
     def stop(self, grace: float | None = None) -> Outcome:
         """Ends the job and waits: SIGTERM, and SIGKILL after `grace` seconds (None: the job's own).
 
-        Within 5 s of a Ctrl-C, or of a SIGTERM to the whole group, the ranks get no SIGTERM: they have had their signal,
-        and a second one would disturb their clean-up.
+        Within 5 s of a Ctrl-C, or of a SIGTERM to the whole group, the ranks get no SIGTERM: they have had theirs, and
+        a second one would disturb their clean-up.
 
         An exception that arrives meanwhile, such as KeyboardInterrupt, kills what is left and is raised then.
         """
