@@ -254,3 +254,34 @@ def test_sigterm_to_the_group_while_workers_start_is_missed_by_none(launch: Laun
         ended = front.end(timeout=10)
         assert ended.status in (-signal.SIGTERM, 143), (run, ended)
         assert "SIGKILL" not in ended.err, (run, ended)
+
+
+@pytest.mark.parametrize(
+    ("rank_1", "what", "more"),
+    [("exit 7", "a rank has failed", 2), ("while :; do sleep 0.01; done", "asked to end", 1)],
+)
+def test_ranks_that_take_long_to_end_are_waited_for_aloud(
+    launch: Launcher, tmp_path: Path, rank_1: str, what: str, more: int
+) -> None:
+    body = f"""
+    trap '' TERM
+    touch "$0/$RANK.ready"
+    while ! [ -e "$0/0.ready" ]; do sleep 0.01; done
+    if [ $RANK = 1 ]; then {rank_1}; fi
+    while :; do sleep 0.01; done
+    """
+    front = launch.start(
+        "-n", "2", "--grace", "60", "--peer-grace", "60", "--no-python", "sh", "-c", body, tmp_path
+    )
+    front.wait_ready(2)
+    if what == "asked to end":
+        front.signal(signal.SIGTERM)
+    assert front.process.stderr is not None
+    line = front.process.stderr.readline().decode()
+    assert line.startswith(f"nativelaunch: {what}: the ranks have 60 s to end in order; ")
+    assert line.endswith(f"SIGTERM {'twice' if more == 2 else 'again'} kills them at once\n")
+    # What it says is so. More than 250 ms lie between two signals, or they are one.
+    for _ in range(more):
+        time.sleep(0.3)
+        front.signal(signal.SIGTERM)
+    assert front.end(timeout=5).status == (7 if more == 2 else 143)

@@ -76,12 +76,12 @@ fn hear(job: &Job, waiting: &mut Option<(Instant, Reason)>) -> Result<Option<Out
 
 /// What a person sees who thinks that the job hangs.
 fn describe_wait(reason: Reason, policy: Policy) -> String {
-    let (what, grace, kill) = match reason {
-        Reason::Failed => ("a rank has failed", policy.peer_grace, "Ctrl-C twice"),
-        _ => ("asked to end", policy.grace, "Ctrl-C once more"),
+    let (what, grace, often) = match reason {
+        Reason::Failed => ("a rank has failed", policy.peer_grace, "twice"),
+        _ => ("asked to end", policy.grace, "again"),
     };
     format!(
-        "{what}: the ranks have {} s to end in order; {kill}, or SIGTERM, kills them at once",
+        "{what}: the ranks have {} s to end in order; Ctrl-C or SIGTERM {often} kills them at once",
         grace.as_secs_f64()
     )
 }
